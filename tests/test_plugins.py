@@ -46,11 +46,11 @@ class Rings:
     Params = Params
     def __init__(self, config, params):
         self.config, self.params = config, params
-    def load(self):
+    def load(self, request):
         import numpy as np
         from trainwright.datasets.samples.objects import from_objects
         y = np.arange(self.params.rows) % 2
-        return from_objects((np.stack([y, y + 1], axis=1).astype("float32"), y), self.config)
+        return from_objects((np.stack([y, y + 1], axis=1).astype("float32"), y), self.config, request=request)
 """,
 }
 CONFIG = """

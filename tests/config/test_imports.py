@@ -47,11 +47,11 @@ for number in range(int(sys.argv[1])):
         sys.exit(1)
 """
 KINDS = ("frameworks", "datasets", "trackers", "samplers", "tuners", "stores")
-SHARED = ("base", "support", "rows")  # what the adapters of a kind share
+SHARED = ("base", "boosting", "images", "samples", "support", "tables", "texts")  # of several adapters
 
 
 # What training needs, or the options of other models.
-LATE = ("datasets.rows.preparation", "datasets.rows.encoders", "frameworks.torch.huggingface.params")
+LATE = ("datasets.tables.preparation", "datasets.tables.encoders", "frameworks.torch.huggingface.params")
 
 
 @pytest.mark.slow

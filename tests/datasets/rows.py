@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import PLAIN
 
 
 def people(count: int = 120, seed: int = 0) -> list[dict[str, Any]]:
@@ -42,4 +43,4 @@ def config(**settings: Any) -> DataConfig:
 
 def load(cls: Any, settings: DataConfig, **params: Any) -> Any:
     options: BaseModel = cls.Params(**params)
-    return cls(settings, options).load()
+    return cls(settings, options).load(PLAIN)

@@ -17,7 +17,7 @@ import trainwright
 from late import Late
 from small_runs import SMALL
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
+from trainwright.datasets.base import PLAIN, DataBundle
 from trainwright.datasets.parquet import ParquetDataset, ParquetParams
 from trainwright.datasets.text_table import TextTableDataset, TextTableParams
 from trainwright.errors import DataError
@@ -59,7 +59,7 @@ def write(data: pd.DataFrame) -> str:
 def load(data: pd.DataFrame, target: str = "tags", text: str = "words", **more: Any) -> DataBundle:
     config = {key: more.pop(key) for key in ("task", "missing_target") if key in more}
     section = DataConfig(type="text_table", path=write(data), target=target, **config)
-    return TextTableDataset(section, TextTableParams(text=text, max_length=LENGTH, **more)).load()
+    return TextTableDataset(section, TextTableParams(text=text, max_length=LENGTH, **more)).load(PLAIN)
 
 
 def codes(bundle: DataBundle, tags: list[str]) -> list[int]:
@@ -161,7 +161,7 @@ def test_lists_of_labels_are_columns_of_0_and_1(table: str) -> None:
         bundle = load(data, "said", "text")
     else:
         config = DataConfig(path=write(data), target="said", exclude=["words", "tags", "text"])
-        bundle = ParquetDataset(config, ParquetParams()).load()
+        bundle = ParquetDataset(config, ParquetParams()).load(PLAIN)
     assert (bundle.info.task, bundle.info.classes) == ("multilabel", wanted.classes_.tolist())
     for name, split in bundle.splits.items():
         rows = data.iloc[bundle.rows[name]]
@@ -178,7 +178,7 @@ def test_lists_of_labels_are_columns_of_0_and_1(table: str) -> None:
 
 def test_a_column_of_lists_is_no_feature() -> None:
     with pytest.raises(DataError, match=r"column 'words' holds list<.*; give each of its values a column"):
-        ParquetDataset(DataConfig(path=write(frame()), target="count"), ParquetParams()).load()
+        ParquetDataset(DataConfig(path=write(frame()), target="count"), ParquetParams()).load(PLAIN)
 
 
 @pytest.mark.slow

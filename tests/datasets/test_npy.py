@@ -9,6 +9,7 @@ import pytest
 import trainwright
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
+from trainwright.datasets.base import PLAIN
 from trainwright.datasets.npy import MappedRows, NpyDataset
 from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.samples.objects import from_objects
@@ -36,7 +37,7 @@ class TestNpy(DatasetSuite):
 
 
 def test_serves_what_the_same_arrays_in_memory_give(tmp_path: Path) -> None:
-    mapped, held = dataset(write(tmp_path)).load(), from_objects((X, Y))
+    mapped, held = dataset(write(tmp_path)).load(PLAIN), from_objects((X, Y))
     assert mapped.info == held.info
     for name, split in mapped.splits.items():
         assert isinstance(split, MappedRows)
@@ -48,16 +49,16 @@ def test_serves_what_the_same_arrays_in_memory_give(tmp_path: Path) -> None:
 
 
 def test_brings_its_splits(tmp_path: Path) -> None:
-    found = dataset(write(tmp_path, X_train=X[:60], y_train=Y[:60], X_test=X[60:], y_test=Y[60:])).load()
+    found = dataset(write(tmp_path, X_train=X[:60], y_train=Y[:60], X_test=X[60:], y_test=Y[60:])).load(PLAIN)
     assert {name: len(split) for name, split in found.splits.items()} == {"train": 54, "val": 6, "test": 30}
 
 
 def test_a_changed_value_changes_the_fingerprint_of_its_split(tmp_path: Path) -> None:
-    before = dataset(write(tmp_path)).load()
+    before = dataset(write(tmp_path)).load(PLAIN)
     fingerprints = {name: split.fingerprint() for name, split in before.splits.items()}
     changed = X.copy()
     changed[before.rows["val"][0], 2, 1] += 1
-    now = dataset(write(tmp_path, X=changed, y=Y)).load()
+    now = dataset(write(tmp_path, X=changed, y=Y)).load(PLAIN)
     assert [fingerprints[name] == now.splits[name].fingerprint() for name in ("train", "val", "test")] == [
         True,
         False,
@@ -66,7 +67,7 @@ def test_a_changed_value_changes_the_fingerprint_of_its_split(tmp_path: Path) ->
 
 
 def test_features_are_not_read_into_memory(tmp_path: Path) -> None:
-    split = dataset(write(tmp_path)).load().splits["train"]
+    split = dataset(write(tmp_path)).load(PLAIN).splits["train"]
     assert not isinstance(split, Arrays)
     assert not hasattr(split, "features")
 
@@ -100,7 +101,7 @@ def test_what_is_wrong_is_said(
     arrays: dict[str, Any], settings: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match=words):
-        dataset(write(tmp_path, **arrays), **settings).load()
+        dataset(write(tmp_path, **arrays), **settings).load(PLAIN)
 
 
 def test_an_archive_is_no_array(tmp_path: Path) -> None:
@@ -108,10 +109,10 @@ def test_an_archive_is_no_array(tmp_path: Path) -> None:
     np.savez(tmp_path / "X.npz", X=X)
     (tmp_path / "X.npz").replace(tmp_path / "X.npy")
     with pytest.raises(DataError, match=r"X.npy is an archive of arrays \(npz\)"):
-        dataset(tmp_path).load()
+        dataset(tmp_path).load(PLAIN)
     (tmp_path / "X.npy").write_bytes(b"PK\x03\x04")
     with pytest.raises(DataError, match="cannot be read as npy"):
-        dataset(tmp_path).load()
+        dataset(tmp_path).load(PLAIN)
 
 
 def test_values_are_looked_at_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,11 +120,11 @@ def test_values_are_looked_at_in_blocks(tmp_path: Path, monkeypatch: pytest.Monk
     changed = X.copy()
     changed[34, 1, 0] = 1e300
     with pytest.raises(DataError, match=r"in row 34 \(from 0\)"):
-        dataset(write(tmp_path, X=changed, y=Y)).load()
+        dataset(write(tmp_path, X=changed, y=Y)).load(PLAIN)
 
 
 def test_other_byte_orders_are_served_in_that_of_the_machine(tmp_path: Path) -> None:
-    train = dataset(write(tmp_path, X=(X * 9).astype(">i4"), y=Y)).load().splits["train"]
+    train = dataset(write(tmp_path, X=(X * 9).astype(">i4"), y=Y)).load(PLAIN).splits["train"]
     assert train.take(np.arange(5))["features"].dtype.isnative
 
 
@@ -143,17 +144,19 @@ def test_trains(tmp_path: Path) -> None:
 def test_usual_names_are_taken(names: str, tmp_path: Path) -> None:
     (tmp_path / "usual").mkdir()
     usual = dataset(write(tmp_path / "usual", **dict(zip(names.split(), (X, Y), strict=True))))
-    held = dataset(write(tmp_path)).load()
-    assert usual.load().info == held.info
+    held = dataset(write(tmp_path)).load(PLAIN)
+    assert usual.load(PLAIN).info == held.info
     assert usual.sources() == [f"{tmp_path}/usual/{name}.npy" for name in names.split()]
 
 
 def test_usual_names_of_splits_are_taken(tmp_path: Path) -> None:
     arrays = {"trainX": X[:60], "trainY": Y[:60], "testX": X[60:], "testY": Y[60:]}
-    found = dataset(write(tmp_path, **arrays)).load()
+    found = dataset(write(tmp_path, **arrays)).load(PLAIN)
     assert {name: len(split) for name, split in found.splits.items()} == {"train": 54, "val": 6, "test": 30}
 
 
 def test_what_is_called_x_and_y_goes_before_other_names(tmp_path: Path) -> None:
-    found = dataset(write(tmp_path, X=X, y=Y, data=X[:9], target=Y[:9], test_images=X, test_labels=Y)).load()
+    found = dataset(write(tmp_path, X=X, y=Y, data=X[:9], target=Y[:9], test_images=X, test_labels=Y)).load(
+        PLAIN
+    )
     assert sum(len(split) for split in found.splits.values()) == 90

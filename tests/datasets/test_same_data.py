@@ -15,6 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 import trainwright
 from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import PLAIN
 from trainwright.datasets.csv import CsvDataset, CsvParams
 from trainwright.datasets.parquet import ParquetDataset
 from trainwright.datasets.samples.objects import from_objects
@@ -39,10 +40,10 @@ def prints(bundle: Any) -> dict[str, str]:
 def test_files_frames_arrays_and_tensors_are_prepared_alike(tmp_path: Path) -> None:
     BOTH.to_csv(tmp_path / "rows.csv", index=False)
     BOTH.to_parquet(tmp_path / "rows.parquet", index=False)
-    csv = CsvDataset(config(type="csv", path=str(tmp_path / "rows.csv")), CsvParams()).load()
+    csv = CsvDataset(config(type="csv", path=str(tmp_path / "rows.csv")), CsvParams()).load(PLAIN)
     parquet = ParquetDataset(
         config(type="parquet", path=str(tmp_path / "rows.parquet")), ParquetDataset.Params()
-    ).load()
+    ).load(PLAIN)
     tensors = torch.from_numpy(X), torch.from_numpy(Y)
     given = [
         BOTH,
@@ -60,7 +61,7 @@ def test_files_frames_arrays_and_tensors_are_prepared_alike(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("as_frame", [False, True])
 def test_a_bunch_of_scikit_learn_is_the_data_set_of_its_name(as_frame: bool) -> None:
-    built_in = SklearnDataset(config(type="wine"), SklearnDataset.Params()).load()
+    built_in = SklearnDataset(config(type="wine"), SklearnDataset.Params()).load(PLAIN)
     given = from_objects(load_wine(as_frame=as_frame), config())
     assert prints(given) == prints(built_in)
     assert list(given.info.feature_names) == list(load_wine().feature_names)

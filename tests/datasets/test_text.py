@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import PLAIN
 from trainwright.datasets.text import TextDataset, TextParams, Windows
 from trainwright.errors import DataError
 from trainwright.testing.dataset_suite import DatasetSuite
@@ -35,7 +36,7 @@ class TestText(DatasetSuite):
 
 
 def test_the_text_is_cut_in_its_own_order(tmp_path: Path) -> None:
-    splits = dataset(write(tmp_path)).load().splits
+    splits = dataset(write(tmp_path)).load(PLAIN).splits
     texts = {"train": TEXT[:800], "val": TEXT[800:900], "test": TEXT[900:]}
     assert splits.keys() == texts.keys()
     for name, split in splits.items():
@@ -68,8 +69,8 @@ def test_a_folder_is_read_in_the_order_of_its_names(tmp_path: Path) -> None:
     folder, file = tmp_path, write(tmp_path / "b")
     (tmp_path / "one").mkdir()
     file.rename(tmp_path / "one" / "words.md")
-    in_parts = dataset(folder).load()
-    as_one = dataset(tmp_path / "one", pattern="*.md").load()
+    in_parts = dataset(folder).load(PLAIN)
+    as_one = dataset(tmp_path / "one", pattern="*.md").load(PLAIN)
     for name, split in in_parts.splits.items():
         assert split.fingerprint() == as_one.splits[name].fingerprint()
 
@@ -78,7 +79,7 @@ def test_splits_of_their_own(tmp_path: Path) -> None:
     train, val = write(tmp_path), tmp_path / "val.txt"
     val.write_bytes(TEXT[:50])
     config = DataConfig(type="text", train_path=str(train), val_path=str(val))
-    splits = TextDataset(config, TextParams(length=10)).load().splits
+    splits = TextDataset(config, TextParams(length=10)).load(PLAIN).splits
     assert {name: len(split) for name, split in splits.items()} == {"train": 99, "val": 5}
 
 
@@ -95,12 +96,12 @@ def test_splits_of_their_own(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_done_is_refused(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=said):
-        dataset(write(tmp_path), **settings).load()
+        dataset(write(tmp_path), **settings).load(PLAIN)
 
 
 def test_a_folder_without_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no file in this folder matches data.params.pattern: \*.txt"):
-        dataset(tmp_path).load()
+        dataset(tmp_path).load(PLAIN)
 
 
 def test_another_text_is_cut_as_the_tokenizer_of_the_run_does(tmp_path: Path) -> None:

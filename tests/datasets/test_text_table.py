@@ -18,7 +18,7 @@ import trainwright
 from late import Late
 from small_runs import SMALL, assert_same, whole_and_resumed
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
+from trainwright.datasets.base import PLAIN, DataBundle
 from trainwright.datasets.text_table import TextTableDataset, TextTableParams
 from trainwright.errors import DataError
 from trainwright.testing.dataset_suite import DatasetSuite
@@ -56,7 +56,7 @@ def dataset(path: Path, config: Any = None, **params: Any) -> TextTableDataset:
 def loaded(folder: Path, config: Any = None, **params: Any) -> DataBundle:
     path = folder / "reviews.csv"
     frame().to_csv(path, index=False)
-    return dataset(path, config, **params).load()
+    return dataset(path, config, **params).load(PLAIN)
 
 
 def texts_of(bundle: DataBundle, split: str) -> list[str]:
@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, config: Any, params: Any, 
 def test_the_same_text_in_two_splits_is_said(tmp_path: Path) -> None:
     twice = pd.concat([frame(), frame()])
     twice.to_parquet(tmp_path / "reviews.parquet")
-    bundle = dataset(tmp_path / "reviews.parquet").load()
+    bundle = dataset(tmp_path / "reviews.parquet").load(PLAIN)
     assert any("val rows are also train rows" in line for line in bundle.warnings)
 
 
@@ -216,9 +216,11 @@ def test_texts_in_folders_are_those_of_a_table(
 
     folder = {"type": "text_folder", "path": "all"}
     caplog.set_level("INFO", "trainwright")
-    assert arrays(dataset(tmp_path, folder).load()) == arrays(dataset(tmp_path / "texts.csv").load())
+    assert arrays(dataset(tmp_path, folder).load(PLAIN)) == arrays(
+        dataset(tmp_path / "texts.csv").load(PLAIN)
+    )
     assert "all that are no texts are left out: 1 .md" in caplog.text
-    splits = dataset(tmp_path, {**folder, "path": "split"}).load().splits
+    splits = dataset(tmp_path, {**folder, "path": "split"}).load(PLAIN).splits
     assert {name: len(split) for name, split in splits.items()} == {"train": 48, "val": 12}
     for change, message in (
         (lambda: (tmp_path / "all/good/x.txt").write_bytes(b"caf\xe9"), r"x\.txt is not in UTF-8 \(byte 3\)"),
@@ -226,12 +228,12 @@ def test_texts_in_folders_are_those_of_a_table(
     ):
         change()  # type: ignore[no-untyped-call]
         with pytest.raises(DataError, match=message):
-            dataset(tmp_path, folder).load()
+            dataset(tmp_path, folder).load(PLAIN)
         (tmp_path / "all/good/x.txt").unlink(missing_ok=True)
     with pytest.raises(
         DataError, match=r"texts\.csv is not a folder on this machine; text_folder reads such"
     ):
-        dataset(tmp_path / "texts.csv", {"type": "text_folder"}).load()
+        dataset(tmp_path / "texts.csv", {"type": "text_folder"}).load(PLAIN)
 
 
 @pytest.mark.soak

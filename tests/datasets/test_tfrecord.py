@@ -17,7 +17,7 @@ import pytest
 from rows import config, load, people
 
 from late import keras_in_one_thread
-from trainwright.datasets.base import DataBundle, Dataset
+from trainwright.datasets.base import PLAIN, DataBundle, Dataset
 from trainwright.datasets.samples.loaders import from_tf_dataset, is_tf_dataset
 from trainwright.datasets.tfrecord import TfrecordDataset, examples
 from trainwright.datasets.tfrecord.examples import read_examples
@@ -171,7 +171,7 @@ def test_what_tensorflow_writes_is_read_record_by_record(
 
     def streamed(name: str) -> DataBundle:
         settings = config(type="tfrecord", train_path=str(by_tensorflow[0] / f"{name}.tfrecord"))
-        return TfrecordDataset(settings, streaming).load()
+        return TfrecordDataset(settings, streaming).load(PLAIN)
 
     bundle = streamed("plain")
     batch = bundle.splits["train"].take(np.array([38, 0]))

@@ -13,6 +13,7 @@ from test_tfrecord import example, framed, write
 
 import small_runs
 from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import PLAIN
 from trainwright.datasets.tfrecord import TfrecordDataset, TfrecordParams
 from trainwright.errors import DataError
 from trainwright.testing.dataset_suite import DatasetSuite
@@ -35,7 +36,7 @@ def write_shards(folder: Path) -> str:
 
 def streamed(path: str, params: dict[str, Any] | None = None, **settings: Any) -> Any:
     config = DataConfig(type="tfrecord", train_path=path, **{"target": "label", **settings})
-    return TfrecordDataset(config, TfrecordParams(streaming=True, **(params or {}))).load()
+    return TfrecordDataset(config, TfrecordParams(streaming=True, **(params or {}))).load(PLAIN)
 
 
 class TestStreamed(DatasetSuite):
@@ -108,7 +109,7 @@ def test_what_is_no_shard_of_records_is_refused(tmp_path: Path) -> None:
             streamed(str(path))
     config = DataConfig(type="tfrecord", path=str(path))
     with pytest.raises(DataError, match=r"data\.classes is for records that are read one by one"):
-        TfrecordDataset(config, TfrecordParams(classes=2)).load()
+        TfrecordDataset(config, TfrecordParams(classes=2)).load(PLAIN)
 
 
 @pytest.mark.soak

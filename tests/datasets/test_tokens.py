@@ -68,7 +68,7 @@ class TestTokens(DatasetSuite):
 
 
 def test_tokens_are_those_of_the_library_trained_on_the_training_text(tmp_path: Path) -> None:
-    bundle = dataset(write(tmp_path)).load()
+    bundle = dataset(write(tmp_path)).load(PLAIN)
     whole = "".join(TEXTS).encode()
     edges = [int(len(whole) * share) for share in (0.8, 0.9)]
     last = len(whole) - len(TEXTS[2].encode())
@@ -99,7 +99,7 @@ def test_every_byte_of_the_text_is_counted_once(kind: str, tmp_path: Path) -> No
         options = {"tokenizer": str(word_pieces(tmp_path)), "vocab_size": None, "end_of_text": "[SEP]"}
     elif kind == "bytes":
         options = {"tokenizer": "bytes", "vocab_size": None, "end_of_text": True}
-    bundle = dataset(write(tmp_path), {"split": {"val": 0.4, "test": 0}}, **options).load()
+    bundle = dataset(write(tmp_path), {"split": {"val": 0.4, "test": 0}}, **options).load(PLAIN)
     windows = bundle.splits["val"]
     whole = "".join(TEXTS).encode()
     text = whole[int(len(whole) * 0.6) :]
@@ -151,35 +151,35 @@ def test_a_table_has_its_documents_in_a_column(tmp_path: Path) -> None:
     frame = pandas.DataFrame({"body": [TEXTS[0], None, *TEXTS[1:]], "n": range(4)})
     frame.to_parquet(tmp_path / "one" / "rows.parquet")
     frame.to_csv(tmp_path / "two" / "rows.csv", index=False)
-    expected = dataset(write(tmp_path)).load()
+    expected = dataset(write(tmp_path)).load(PLAIN)
     for path in ("one/rows.parquet", "two/rows.csv"):
-        found = dataset(tmp_path / path, column="body").load()
+        found = dataset(tmp_path / path, column="body").load(PLAIN)
         assert {n: s.fingerprint() for n, s in found.splits.items()} == {
             n: s.fingerprint() for n, s in expected.splits.items()
         }
     with pytest.raises(DataError, match=r"data.params.column: there is no column 'text'; there are: body, n"):
-        dataset(tmp_path / "one/rows.parquet", column="text").load()
+        dataset(tmp_path / "one/rows.parquet", column="text").load(PLAIN)
     with pytest.raises(DataError, match=r"column 'n' holds 0.* in row 0; texts are needed"):
-        dataset(tmp_path / "one/rows.parquet", column="n").load()
+        dataset(tmp_path / "one/rows.parquet", column="n").load(PLAIN)
 
 
 def test_a_pattern_names_files(tmp_path: Path) -> None:
     folder = write(tmp_path)
     (folder / "other.md").write_text("not this one")
-    as_folder, as_pattern = (dataset(path).load() for path in (folder, f"{folder}/*.txt"))
+    as_folder, as_pattern = (dataset(path).load(PLAIN) for path in (folder, f"{folder}/*.txt"))
     assert as_folder.splits["train"].fingerprint() == as_pattern.splits["train"].fingerprint()
     with pytest.raises(DataError, match=r"data.path: no file matches .*\*.rst"):
-        dataset(f"{folder}/*.rst").load()
+        dataset(f"{folder}/*.rst").load(PLAIN)
 
 
 def test_tokens_are_made_once_and_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
     path = write(tmp_path)
-    made = dataset(path).load()
+    made = dataset(path).load(PLAIN)
     fingerprints = {name: split.fingerprint() for name, split in made.splits.items()}
     with monkeypatch.context() as patch:
         patch.setattr(tokens, "_write", lambda *_: pytest.fail("made again"))
-        again = dataset(path).load()
+        again = dataset(path).load(PLAIN)
     assert {name: split.fingerprint() for name, split in again.splits.items()} == fingerprints
     assert isinstance(again.splits["train"]._text.base, np.memmap)  # type: ignore[attr-defined]
     (content,) = (tmp_path / "cache" / "data").glob("*/content")
@@ -187,10 +187,10 @@ def test_tokens_are_made_once_and_mapped(tmp_path: Path, monkeypatch: pytest.Mon
     damaged[100] ^= 1
     del again
     content.write_bytes(damaged)
-    mended = dataset(path).load()
+    mended = dataset(path).load(PLAIN)
     assert {name: split.fingerprint() for name, split in mended.splits.items()} == fingerprints
     (path / "1.txt").write_text(TEXTS[1].replace("def", "fed", 1))
-    changed = dataset(path).load()
+    changed = dataset(path).load(PLAIN)
     assert changed.splits["train"].fingerprint() != fingerprints["train"]
 
 
@@ -205,7 +205,7 @@ def test_long_texts_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Monke
     assert all(len(piece.content) <= 51 and piece.content.decode() for piece in pieces)
     assert pieces[0].content == b"a line\n" * 7
     monkeypatch.setattr("trainwright.datasets.text._IN_MEMORY", 0)
-    bundle = dataset(tmp_path / "long.txt", tokenizer="bytes", vocab_size=None, length=8).load()
+    bundle = dataset(tmp_path / "long.txt", tokenizer="bytes", vocab_size=None, length=8).load(PLAIN)
     assert bytes(bundle.splits["train"]._text) == text.encode()[: int(len(text.encode()) * 0.8)]  # type: ignore[attr-defined]
     assert bundle.info.outputs == 256
     assert bundle.tokenizer is None
@@ -239,19 +239,19 @@ def test_tokens_of_many_bytes_share_them(tmp_path: Path) -> None:
 )
 def test_options_that_do_not_fit_are_said(options: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=said):
-        dataset(write(tmp_path), **options).load()
+        dataset(write(tmp_path), **options).load(PLAIN)
 
 
 def test_a_token_or_a_text_that_cannot_be_is_said(tmp_path: Path) -> None:
     options: dict[str, Any] = {"tokenizer": str(word_pieces(tmp_path)), "vocab_size": None}
     with pytest.raises(DataError, match=r"words.json: it has no token '<\|endoftext\|>'; .*\[SEP\]"):
-        dataset(write(tmp_path), **options).load()
+        dataset(write(tmp_path), **options).load(PLAIN)
     (tmp_path / "text" / "9.txt").write_bytes(b"caf\xe9 " * 3)
     with pytest.raises(DataError, match=r"9.txt is not UTF-8: .*give tokenizer: bytes"):
-        dataset(tmp_path / "text").load()
+        dataset(tmp_path / "text").load(PLAIN)
     (tmp_path / "no.json").write_text("{}")
     with pytest.raises(DataError, match=r"no.json: this is not a tokenizer.json"):
-        dataset(write(tmp_path), tokenizer=str(tmp_path / "no.json"), vocab_size=None).load()
+        dataset(write(tmp_path), tokenizer=str(tmp_path / "no.json"), vocab_size=None).load(PLAIN)
 
 
 def test_bytes_with_an_end_are_one_more_token() -> None:
@@ -276,4 +276,4 @@ def test_a_text_that_changes_while_tokens_are_made_of_it_is_refused(
 
     monkeypatch.setattr(documents.Documents, "content", changed)
     with pytest.raises(DataError, match="was changed while it was tokenized"):
-        dataset(folder, vocab_size=393).load()  # which no other test has made
+        dataset(folder, vocab_size=393).load(PLAIN)  # which no other test has made

@@ -7,9 +7,7 @@ returns is immutable, and every method may be called from any thread. Its only r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -27,8 +25,22 @@ T = TypeVar("T")
 # The positions of the samples of each split that are left out, as they cannot be read.
 Skips = Mapping[SplitName, Sequence[int]]
 Settle = Callable[[Callable[[], Skips]], Skips]
-_settle: ContextVar[Settle] = ContextVar("settle", default=lambda find: find())
-_form: ContextVar[FeatureForm] = ContextVar("feature_form", default=FeatureForm())  # noqa: B039 - immutable
+
+
+class LoadRequest(NamedTuple):
+    """The form of the data that a run asks for, and the samples that it leaves out.
+
+    Attributes:
+        form: The form in which the run's framework wants the rows of tables.
+        settle: Settles which corrupt samples are left out. It gets the function that finds them, and returns
+            what that finds, or what was found before.
+    """
+
+    form: FeatureForm = FeatureForm()
+    settle: Settle = lambda find: find()
+
+
+PLAIN = LoadRequest()  # the default form; corrupt samples are looked for
 
 
 class Split(Protocol):
@@ -251,8 +263,11 @@ class Dataset(Protocol):
 
     def __init__(self, config: DataConfig, params: BaseModel) -> None: ...
 
-    def load(self) -> DataBundle:
+    def load(self, request: LoadRequest) -> DataBundle:
         """Read, check, split and prepare the data.
+
+        Args:
+            request: The form to prepare them in, and which corrupt samples are left out.
 
         Raises:
             DataError: The data cannot be used; says what is wrong, where (file, column, row), and what to do.
@@ -320,37 +335,3 @@ class LabelSplit(SampleSplit, Protocol):
 
     def labels(self, ids: Ids, draw: Draw) -> Array:
         """Return the labels that `read` returns, (n, ...)."""
-
-
-@contextmanager
-def prepared_as(form: FeatureForm) -> Iterator[None]:
-    """Have data that are loaded inside prepared in the form that a framework asks for."""
-    token = _form.set(form)
-    try:
-        yield
-    finally:
-        _form.reset(token)
-
-
-@contextmanager
-def settling(settle: Settle) -> Iterator[None]:
-    """Have it settled by a function which samples of the data that are loaded inside are left out.
-
-    Args:
-        settle: Gets the function that finds them, and returns what it finds, or what was found before.
-    """
-    token = _settle.set(settle)
-    try:
-        yield
-    finally:
-        _settle.reset(token)
-
-
-def settled(find: Callable[[], Skips]) -> Skips:
-    """Return which samples are left out here: what was found before, or what `find` finds."""
-    return _settle.get()(find)
-
-
-def feature_form() -> FeatureForm:
-    """Return the form in which data are to be prepared here."""
-    return _form.get()

@@ -25,7 +25,7 @@ from trainwright.require import require
 from trainwright.types import Array
 
 if TYPE_CHECKING:
-    from trainwright.datasets.base import DataBundle
+    from trainwright.datasets.base import DataBundle, LoadRequest
 
 log = logging.getLogger("trainwright")
 MISSING = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")
@@ -80,11 +80,11 @@ class CsvDataset:
         self._reader: Any = require("pyarrow.csv", "tabular")
         self._remarks: list[str] = []  # what a user should know of the file that is read
 
-    def load(self) -> DataBundle:
+    def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         from trainwright.datasets.tables.tabular import load_files  # late: a config is checked without it
 
-        return load_files(self._config, self.read)
+        return load_files(self._config, self.read, request.form)
 
     def sources(self) -> list[str]:
         """Return the files that are read; see `KnownSources`."""

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict
 
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
+from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.samples.objects import from_objects, is_map_style
 from trainwright.datasets.tables.table import listed
 from trainwright.datasets.tables.tabular import refuse_paths
@@ -46,10 +46,11 @@ class FunctionDataset:
         self._config = config
         self._arguments = params.model_dump()
 
-    def load(self) -> DataBundle:
+    def load(self, request: LoadRequest) -> DataBundle:
         """Import the module and call the function; see `Dataset.load`."""
         function = find_function(self._config.type)
-        return from_objects(self._call(function), self._config, f"what {self._config.type} returned")
+        source = f"what {self._config.type} returned"
+        return from_objects(self._call(function), self._config, source, request)
 
     def _call(self, function: Callable[..., Any]) -> Any:
         name = self._config.type

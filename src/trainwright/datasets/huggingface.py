@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
+from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.images.decoders import ImageForm
 from trainwright.datasets.samples.arrow_rows import ArrowFile, arrow_bundle
 from trainwright.datasets.samples.file_hashes import hashes_of
@@ -52,14 +52,13 @@ class HuggingfaceDataset:
         self._config = config
         self._images = params.images
 
-    def load(self) -> DataBundle:
+    def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         folders = {name: Path(path).expanduser() for name, path in paths_by_split(self._config).items()}
         if len(folders) == 1 and (folders["train"] / _DICT).is_file():
             folders = _splits(folders["train"])
-        return arrow_bundle(
-            {name: _files(folder) for name, folder in folders.items()}, self._config, self._images
-        )
+        files = {name: _files(folder) for name, folder in folders.items()}
+        return arrow_bundle(files, self._config, self._images, request)
 
 
 def _splits(folder: Path) -> dict[SplitName, Path]:

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
+from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.images.bundle import CLASS_NAMES, ImageSource, Labeled, MaskSource, bundle
 from trainwright.datasets.images.class_folders import classes_in, folders_by_split
 from trainwright.datasets.images.masks import masks_of
@@ -36,7 +36,7 @@ from trainwright.datasets.samples.preprocessed import refuse_column_settings
 from trainwright.datasets.tables.table import listed
 from trainwright.errors import DataError
 from trainwright.require import require
-from trainwright.types import SplitName
+from trainwright.types import FeatureForm, SplitName
 
 
 class ImageFolderParams(Section):
@@ -64,12 +64,12 @@ class ImageFolderDataset:
         self._config = config
         self._params = params
 
-    def load(self) -> DataBundle:
+    def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         config = self._config
         refuse_column_settings(config, "images in folders have no columns, and are", "Leave it out")
         if self._params.masks is not None:
-            return self._with_masks(self._params.masks)
+            return self._with_masks(self._params.masks, request.form)
         if self._params.class_names:
             raise DataError("data.class_names: the classes are the names of folders; leave it out")
         files: list[str] = []
@@ -79,9 +79,10 @@ class ImageFolderDataset:
             positions = np.arange(len(files), len(files) + len(found), dtype=np.int64)
             parts[name] = Labeled(positions, np.array([label for _, label in found], dtype=object))
             files += [file for file, _ in found]
-        return bundle(ImageSource(FileImages(files, self._params.mode), self._params.mode), parts, config)
+        source = ImageSource(FileImages(files, self._params.mode), self._params.mode)
+        return bundle(source, parts, config, request.form)
 
-    def _with_masks(self, given: str | dict[SplitName, str]) -> DataBundle:
+    def _with_masks(self, given: str | dict[SplitName, str], form: FeatureForm) -> DataBundle:
         config, mode = self._config, self._params.mode
         files: list[Path] = []
         masks: list[Path] = []
@@ -96,7 +97,7 @@ class ImageFolderDataset:
             files += found
         images, decoded = FileImages(_paths(files), mode), FileImages(_paths(masks), None)
         source = ImageSource(images, mode, masks=MaskSource(decoded, self._params.class_names))
-        return bundle(source, parts, config)
+        return bundle(source, parts, config, form)
 
 
 def _paths(files: Sequence[Path]) -> list[str]:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
+from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.images.bundle import CLASS_NAMES, ImageSource, Labeled, MaskSource, bundle
 from trainwright.datasets.images.pixels import Mode
 from trainwright.datasets.images.sources import ByteImages, FileImages, Images
@@ -57,7 +57,7 @@ class ImageTableDataset:
         self._config = config
         self._params = params
 
-    def load(self) -> DataBundle:
+    def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         config, mode = self._config, self._params.mode
         plain = config.model_copy(
@@ -96,7 +96,7 @@ class ImageTableDataset:
         )
         mask_source = MaskSource(masks[0], self._params.class_names) if masks else None
         source = ImageSource(images, mode, self._params.image, named, mask_source)
-        return bundle(source, parts, config)
+        return bundle(source, parts, config, request.form)
 
     @property
     def _columns(self) -> list[str]:

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
+from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.samples.array_names import LETTERS, Role, roles_of
 from trainwright.datasets.samples.files import existing_file, names_in
 from trainwright.datasets.samples.preprocessed import from_arrays, refuse_column_settings
@@ -47,7 +47,7 @@ class NpyDataset:
         assert isinstance(params, NpyParams)
         self._config = config
 
-    def load(self) -> DataBundle:
+    def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         folder, names = self._folder()
         files = _files(names)
@@ -61,6 +61,7 @@ class NpyDataset:
         return from_arrays(
             {name: ({FEATURES: features}, targets) for name, (features, targets) in pairs.items()},
             self._config,
+            request.form,
             lambda inputs, ids, targets: MappedRows(inputs[FEATURES], ids, targets),
         )
 

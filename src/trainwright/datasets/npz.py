@@ -32,7 +32,7 @@ from trainwright.errors import DataError
 from trainwright.types import FEATURES, SPLITS, Array, SplitName
 
 if TYPE_CHECKING:
-    from trainwright.datasets.base import DataBundle
+    from trainwright.datasets.base import DataBundle, LoadRequest
 
 _SEVERAL = "X_train, y_train"
 
@@ -51,7 +51,7 @@ class NpzDataset:
         assert isinstance(params, NpzParams)
         self._config = config
 
-    def load(self) -> DataBundle:
+    def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         from trainwright.datasets.tables.tabular import paths_by_split  # late: a config is checked without it
 
@@ -60,10 +60,9 @@ class NpzDataset:
         if "x_train" in {key.lower() for key in arrays["train"]}:
             if len(paths) > 1:
                 raise DataError(f"{paths['train']} has its own splits ({_SEVERAL} ...); give no other path")
-            return self._bundle(
-                _splits(arrays["train"], paths["train"]), dict.fromkeys(SPLITS, paths["train"])
-            )
-        return self._bundle(arrays, paths)
+            arrays = _splits(arrays["train"], paths["train"])
+            paths = dict.fromkeys(SPLITS, paths["train"])
+        return self._bundle(arrays, paths, request)
 
     def sources(self) -> list[str]:
         """Return the files that are read; see `KnownSources`."""
@@ -85,7 +84,10 @@ class NpzDataset:
         return TableChunks(self.read(path, text))
 
     def _bundle(
-        self, arrays: Mapping[SplitName, Mapping[str, Array]], paths: Mapping[SplitName, str]
+        self,
+        arrays: Mapping[SplitName, Mapping[str, Array]],
+        paths: Mapping[SplitName, str],
+        request: LoadRequest,
     ) -> DataBundle:
         from trainwright.datasets.samples.objects import from_objects
         from trainwright.datasets.tables.tabular import build
@@ -93,12 +95,13 @@ class NpzDataset:
         x, y = _named(arrays["train"], "x"), _named(arrays["train"], "y")
         if x.ndim > 2 or (x.ndim == 2 and y.ndim == 2 and y.shape[1] > 1):
             pairs = {name: (_named(some, "x"), _named(some, "y")) for name, some in arrays.items()}
-            return from_objects(pairs, self._config)
+            return from_objects(pairs, self._config, request=request)
         if not x.size and any(array.ndim > 1 for array in arrays["train"].values()):
-            return from_objects(dict(arrays), self._config)
+            return from_objects(dict(arrays), self._config, request=request)
         return build(
             {name: _table(some, paths[name], self._config.target_name) for name, some in arrays.items()},
             self._config,
+            request.form,
         )
 
 

@@ -20,7 +20,7 @@ from trainwright.require import require
 from trainwright.types import Array
 
 if TYPE_CHECKING:
-    from trainwright.datasets.base import DataBundle
+    from trainwright.datasets.base import DataBundle, LoadRequest
 
 
 class ParquetParams(Section):
@@ -50,17 +50,17 @@ class ParquetDataset:
         self._arrow: Any = require("pyarrow", "tabular")
         self._parquet: Any = require("pyarrow.parquet", "tabular")
 
-    def load(self) -> DataBundle:
+    def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         # Late: a config is checked without them.
         from trainwright.datasets.samples.arrow_rows import arrow_bundle, parquet_as_arrow
         from trainwright.datasets.tables.tabular import load_files, paths_by_split
 
         if not self._params.streaming:
-            return load_files(self._config, self._checked)
+            return load_files(self._config, self._checked, request.form)
         paths = paths_by_split(self._config)
         files = {name: parquet_as_arrow(path) for name, path in paths.items()}
-        return arrow_bundle(files, self._config, self._params.images)
+        return arrow_bundle(files, self._config, self._params.images, request)
 
     def sources(self) -> list[str] | None:
         """Return the files that are read; None where a path may name many. See `KnownSources`."""

@@ -13,7 +13,7 @@ from trainwright.config.schema import DataConfig
 from trainwright.require import require
 
 if TYPE_CHECKING:
-    from trainwright.datasets.base import DataBundle
+    from trainwright.datasets.base import DataBundle, LoadRequest
 
 
 class SklearnParams(Section):
@@ -39,7 +39,7 @@ class SklearnDataset:
         """Return no files: the rows are part of the library. See `KnownSources`."""
         return []
 
-    def load(self) -> DataBundle:
+    def load(self, request: LoadRequest) -> DataBundle:
         """Load the data and split the rows as `data.split` says; see `Dataset.load`."""
         from trainwright.datasets.tables.table import Table
         from trainwright.datasets.tables.tabular import build
@@ -47,9 +47,8 @@ class SklearnDataset:
         name = self._config.type
         bunch = getattr(self._library, f"load_{name}")()
         columns = {str(feature): bunch.data[:, i] for i, feature in enumerate(bunch.feature_names)}
-        bundle = build(
-            {"train": Table({**columns, "target": bunch.target}, source=name)}, self._config, known=True
-        )
+        table = Table({**columns, "target": bunch.target}, source=name)
+        bundle = build({"train": table}, self._config, request.form, known=True)
         images = getattr(bunch, "images", None)  # (rows, height, width)
         if images is None or list(bundle.info.feature_names) != list(columns):
             return bundle

@@ -26,7 +26,7 @@ from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle, Split
+from trainwright.datasets.base import DataBundle, LoadRequest, Split
 from trainwright.datasets.images.class_folders import text_tables
 from trainwright.datasets.samples import preprocessed
 from trainwright.datasets.samples.arrays import Arrays
@@ -46,7 +46,7 @@ from trainwright.errors import DataError
 from trainwright.plugins import task_of
 from trainwright.process.alarms import announced
 from trainwright.tasks.support.columns import TOKEN_CLASSIFICATION
-from trainwright.types import LABELS, Array, DataInfo, Ids, SplitName
+from trainwright.types import LABELS, Array, DataInfo, FeatureForm, Ids, SplitName
 
 _FORMAT = 1  # of the file of tokens; a change of how tokens are made raises it, too
 _BYTES_PER_CHARACTER = 4  # of the file of tokens, at most, for usual text
@@ -85,7 +85,7 @@ class TextTableDataset:
         self._config = config
         self._params = params
 
-    def load(self) -> DataBundle:
+    def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         config, params = self._config, self._params
         self._refuse_settings()
@@ -99,7 +99,7 @@ class TextTableDataset:
         else:
             expanded, config = with_label_columns(tables, config)
             tables = dict(expanded)
-        divided = self._divided(tables, config)
+        divided = self._divided(tables, config, request.form)
         rows = {name: split.take(np.arange(len(split)))[_ROW] for name, split in divided.splits.items()}
         with announced(f"tokenizing {len(texts):,} texts"):
             tokenizer, samples = _tokens(texts, rows["train"], choice, params.max_length)
@@ -191,7 +191,9 @@ class TextTableDataset:
         classes = None if several else info.classes
         return Target(info.target, info.task, classes, names=several, lists=lists)
 
-    def _divided(self, tables: Mapping[SplitName, Table], config: DataConfig) -> DataBundle:
+    def _divided(
+        self, tables: Mapping[SplitName, Table], config: DataConfig, form: FeatureForm
+    ) -> DataBundle:
         """Return the data with an array of row numbers in place of the texts.
 
         The rows of all sources are counted one after the other.
@@ -206,7 +208,7 @@ class TextTableDataset:
                 weights[name] = encode_weights(table, config.weight)
         train = tables["train"]
         columns = named_columns(train, config)
-        return preprocessed.from_arrays(pairs, config, sample_weights=weights, columns=columns)
+        return preprocessed.from_arrays(pairs, config, form, sample_weights=weights, columns=columns)
 
     def _targets(self, table: Table, config: DataConfig) -> Array:
         """Return the targets, (rows,), (rows, columns) of several, or (rows, words) of tags."""

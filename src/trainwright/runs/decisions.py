@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
-from trainwright.datasets.base import DataBundle, settling
+from trainwright.datasets.base import DataBundle, Settle
 from trainwright.engine.state import RunState
 from trainwright.records.decision import ENDS, NEUTRAL, Decision, Decisions, decisions_from_json
 from trainwright.records.manifest import Parent
@@ -41,10 +40,10 @@ def known_decisions(saved: Mapping[str, Any], journalled: Decisions, parent: Par
     )
 
 
-def replaying_skips(decisions: Decisions, world: World) -> AbstractContextManager[None]:
-    """Have corrupt samples left out inside as the run has decided, or else as the main process finds them."""
+def replayed_skips(decisions: Decisions, world: World) -> Settle:
+    """Return the `settle` of a run's data: what the run has decided, or else what the main process finds."""
     known = decisions.skips()
-    return settling(lambda find: world.from_main(find) if known is None else known)
+    return lambda find: world.from_main(find) if known is None else known
 
 
 def note_skips(decisions: Decisions, bundle: DataBundle) -> None:

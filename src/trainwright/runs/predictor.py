@@ -16,7 +16,7 @@ from trainwright.records.data import understanding
 from trainwright.records.decision import journalled_decisions
 from trainwright.records.run_dir import RunDir
 from trainwright.require import import_rule, importing_by
-from trainwright.runs.decisions import replaying_skips
+from trainwright.runs.decisions import replayed_skips
 from trainwright.runs.frameworks import framework_for
 from trainwright.runs.processes.threads import available_threads
 from trainwright.runs.run_config import read_config
@@ -70,9 +70,9 @@ def _loader(run: RunDir, config: RunConfig, model: Any) -> Callable[[], DataBund
     rule = import_rule()
 
     def load() -> DataBundle:
-        skips = replaying_skips(journalled_decisions(run.journal), ALONE)
-        with importing_by(rule), skips:
-            return load_data(config, model)
+        settle = replayed_skips(journalled_decisions(run.journal), ALONE)
+        with importing_by(rule):
+            return load_data(config, model, settle)
 
     return load
 

@@ -26,7 +26,7 @@ from trainwright.runs.decisions import (
     note_processes,
     note_resume,
     note_skips,
-    replaying_skips,
+    replayed_skips,
 )
 from trainwright.runs.frameworks import framework_name
 from trainwright.runs.manifest import checked_determinism, make_manifest
@@ -178,8 +178,8 @@ class Startup:
         determinism = checked_determinism(config, framework.determinism(config))
         seed_global_random(config.experiment.seed)
         choices, begin = decisions.choices(), self.origin.begin
-        with replaying_skips(decisions, self._world):
-            components = build(config, threads, request.objects, choices, begin, self._world)
+        settle = replayed_skips(decisions, self._world)
+        components = build(config, threads, request.objects, choices, begin, self._world, settle)
         if reason := components.bundle.unrepeatable or components.learner.why_inexact():
             determinism = checked_determinism(config, Determinism("statistical", reason))
         if self._world.is_main:

@@ -17,7 +17,7 @@ from trainwright.callbacks.resources import Resources
 from trainwright.config import flatten
 from trainwright.config.env import texts_in
 from trainwright.config.schema import RunConfig
-from trainwright.datasets.base import DataBundle, Split, prepared_as
+from trainwright.datasets.base import PLAIN, DataBundle, LoadRequest, Settle, Split
 from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.samples.file_hashes import FilesRead
 from trainwright.engine.checkpoint import Checkpoints, RunCheckpoints
@@ -107,8 +107,13 @@ class Components:
         return self.rules.plan
 
 
-def load_data(config: RunConfig, model: Any = None) -> DataBundle:
+def load_data(config: RunConfig, model: Any = None, settle: Settle = PLAIN.settle) -> DataBundle:
     """Read the data that the config names, and prepare them as the model's framework asks for.
+
+    Args:
+        config: The config.
+        model: The model, if it was given in Python.
+        settle: Settles which corrupt samples are left out; see `LoadRequest`.
 
     Raises:
         DataError: There is no data section, or the data cannot be used.
@@ -119,9 +124,8 @@ def load_data(config: RunConfig, model: Any = None) -> DataBundle:
     if (rule := import_rule()) is not None:
         _check_sources(config, rule)
     cls = plugins.dataset_of(config.data.type)
-    form = form_for(config, model)
-    with prepared_as(form):
-        return loaded(cls(config.data, cls.Params(**config.data.params)), config.data, form)
+    request = LoadRequest(form_for(config, model), settle)
+    return loaded(cls(config.data, cls.Params(**config.data.params)), config.data, request)
 
 
 def _check_sources(config: RunConfig, rule: ImportRule) -> None:
@@ -139,6 +143,7 @@ def build(
     choices: Mapping[str, str] | None = None,
     begin: Callable[[DataBundle], tuple[Cursor, Inherited]] | None = None,
     world: World = ALONE,
+    settle: Settle = PLAIN.settle,
 ) -> Components:
     """Build data, sample order, learner and rules.
 
@@ -149,11 +154,12 @@ def build(
         choices: What an earlier attempt has chosen by measuring.
         begin: Returns where the run begins on these data, and what it inherits; default: at step 0.
         world: The processes of the attempt.
+        settle: Settles which corrupt samples are left out; see `LoadRequest`.
 
     Raises:
         InputError: One of them cannot be built as configured.
     """
-    bundle = objects.data if objects.data is not None else load_data(config, objects.model)
+    bundle = objects.data if objects.data is not None else load_data(config, objects.model, settle)
     files = FilesRead(bundle.files_read)
     check_metrics(config, bundle)
     model, rows = objects.model, len(bundle.splits["train"])

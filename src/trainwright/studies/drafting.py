@@ -26,6 +26,7 @@ from trainwright.runs.attempt import run_attempt
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import Objects
 from trainwright.runs.request import Request
+from trainwright.types import FeatureForm
 
 log = logging.getLogger("trainwright")
 AUTO = "auto"
@@ -105,7 +106,7 @@ def _resolved(text: str, overrides: Mapping[str, Any] | None = None) -> Resolved
 
 def _bundle(table: Table, resolved: Resolved) -> DataBundle:
     assert resolved.config.data is not None, "a draft has data"
-    return build({"train": table}, resolved.config.data)
+    return build({"train": table}, resolved.config.data, FeatureForm())
 
 
 def _seen(table: Table, bundle: DataBundle) -> Table:

@@ -28,10 +28,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainwright.datasets.base import ArraySplit, DataBundle, Dataset, Preparation, Split
-from trainwright.datasets.tables.preparation import from_json
+from trainwright.datasets.base import PLAIN, ArraySplit, DataBundle, Dataset, LoadRequest, Preparation, Split
+from trainwright.datasets.tables.preparation import TabularPreparation, from_json
 from trainwright.plugins import task_for
-from trainwright.types import FEATURES, INPUT_IDS, NO_LABEL
+from trainwright.types import FEATURES, INPUT_IDS, NO_LABEL, FeatureForm
 
 HEAVY = ("pandas", "pyarrow", "sklearn", "scipy", "torch", "tensorflow", "datasets")
 
@@ -50,7 +50,7 @@ class DatasetSuite:
     @pytest.fixture
     def bundle(self, tmp_path: Path) -> DataBundle:
         """Load the data set."""
-        return self.make(tmp_path).load()
+        return self.make(tmp_path).load(PLAIN)
 
     def test_it_has_names_and_options(self, tmp_path: Path) -> None:
         """It has names without a colon, and a schema of its options."""
@@ -75,18 +75,26 @@ class DatasetSuite:
         """Equal inputs in another folder give equal splits."""
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
-        again = self.make(elsewhere).load()
+        again = self.make(elsewhere).load(PLAIN)
         assert {name: split.fingerprint() for name, split in again.splits.items()} == _fingerprints(bundle)
         assert again.info == bundle.info
         for name, rows in bundle.rows.items():
             np.testing.assert_array_equal(rows, again.rows[name])
+
+    def test_prepares_tables_in_the_form_asked_for(self, bundle: DataBundle, tmp_path: Path) -> None:
+        """Prepared features have the dtype that the request names."""
+        if not isinstance(bundle.preparation, TabularPreparation):
+            pytest.skip("the columns of this data set are not prepared")
+        wide = self.make(tmp_path).load(LoadRequest(FeatureForm("float64")))
+        assert {_features(split).dtype.name for split in bundle.splits.values()} == {"float32"}
+        assert {_features(split).dtype.name for split in wide.splits.values()} == {"float64"}
 
     def test_draws_on_no_global_generator(self, tmp_path: Path) -> None:
         """Loading leaves the global random generators alone."""
         random.seed(1)
         np.random.seed(1)
         before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
-        self.make(tmp_path).load()
+        self.make(tmp_path).load(PLAIN)
         assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index]
 
     def test_has_rows_to_train_on_and_splits_that_differ(self, bundle: DataBundle) -> None:

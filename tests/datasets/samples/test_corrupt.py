@@ -17,7 +17,7 @@ from PIL import Image
 import small_runs
 import trainwright
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import Draw, SampleSplit, settling
+from trainwright.datasets.base import PLAIN, Draw, LoadRequest, SampleSplit
 from trainwright.datasets.images import decoders
 from trainwright.datasets.parquet import ParquetDataset, ParquetParams
 from trainwright.datasets.samples.objects import from_objects
@@ -45,8 +45,8 @@ class Faulty:
         return np.array([i, np.random.rand()], np.float32), i % 2
 
 
-def loaded(dataset: Any, config: DataConfig = SKIP) -> Any:
-    bundle = from_objects({"train": dataset}, config)
+def loaded(dataset: Any, config: DataConfig = SKIP, request: LoadRequest = PLAIN) -> Any:
+    bundle = from_objects({"train": dataset}, config, request=request)
     assert isinstance(bundle.splits["train"], SampleSplit)
     return bundle
 
@@ -93,8 +93,7 @@ def test_what_is_no_corrupt_sample_is_an_error(dataset: Any, message: str) -> No
 
 
 def test_what_was_found_before_is_not_looked_for() -> None:
-    with settling(lambda _: {"train": [3, 17, 20]}):
-        bundle = loaded(Faulty())
+    bundle = loaded(Faulty(), request=LoadRequest(settle=lambda _: {"train": [3, 17, 20]}))
     assert bundle.skips == {"train": [3, 17, 20]}
     assert bundle.splits["train"].take(np.array([18]))["features"][0, 0] == 21
 
@@ -124,7 +123,7 @@ def write_tar(path: Path) -> str:
 
 def tar_bundle(path: str, **settings: Any) -> Any:
     config = DataConfig(type="webdataset", train_path=path, **settings)
-    return WebdatasetDataset(config, WebdatasetParams(images="rgb8")).load()
+    return WebdatasetDataset(config, WebdatasetParams(images="rgb8")).load(PLAIN)
 
 
 def test_a_corrupt_file_in_a_tar_shard_is_named_or_left_out(
@@ -159,7 +158,7 @@ def test_a_corrupt_row_of_a_parquet_shard_is_named_or_left_out(
     def load(**settings: Any) -> Any:
         path = str(tmp_path / "s-{0..1}.parquet")
         config = DataConfig(type="parquet", train_path=path, **settings)
-        return ParquetDataset(config, ParquetParams(streaming=True)).load()
+        return ParquetDataset(config, ParquetParams(streaming=True)).load(PLAIN)
 
     with pytest.raises(DataError, match=r"item 3 cannot be read: row 3 of .*s-0\.parquet: "):
         load()

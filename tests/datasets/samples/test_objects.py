@@ -10,8 +10,10 @@ from rows import config as frame_config
 from rows import people
 
 from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import LoadRequest
 from trainwright.datasets.samples.objects import from_objects
 from trainwright.errors import DataError
+from trainwright.types import FeatureForm
 
 
 def config(**settings: Any) -> DataConfig:
@@ -330,3 +332,24 @@ def test_arrays_by_their_usual_names_are_the_same_as_pairs(named: Any, pairs: An
 def test_a_target_that_the_config_names_is_taken_by_its_name() -> None:
     bundle = from_objects({"X": X, "y": Y, "target": Y}, config(target="target"))
     assert set(bundle.info.inputs) == {"X", "y"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("frame", {"exclude": ["z"]}),
+        ("frame", {"exclude": ["z"], "encode": "target"}),
+        ("frame", {"target": ["y", "z"]}),
+        ("images", {}),
+    ],
+    ids=["one", "encoded", "several", "images"],
+)
+def test_targets_may_be_as_large_as_the_form_asked_for_holds(kind: str, settings: dict[str, Any]) -> None:
+    y = np.arange(60) * 1e39
+    frame = pd.DataFrame({"zip": [f"z{row % 7}" for row in range(60)], "y": y, "z": y[::-1]})
+    data = frame if kind == "frame" else (np.arange(240.0).reshape(60, 2, 2), y)
+    given = config(**{"target": "y", **settings})
+    with pytest.raises(DataError, match="is infinite, or too large for float32, in"):
+        from_objects(data, given)
+    bundle = from_objects(data, given, request=LoadRequest(FeatureForm("float64")))
+    assert bundle.splits["train"].take(np.arange(9))["target"].max() > 1e39

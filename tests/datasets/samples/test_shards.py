@@ -20,6 +20,7 @@ from s3_server import S3Server
 from small_runs import SMALL, assert_same, whole_and_resumed
 from trainwright.config import load
 from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import PLAIN
 from trainwright.datasets.huggingface import HuggingfaceDataset, HuggingfaceParams
 from trainwright.datasets.parquet import ParquetDataset, ParquetParams
 from trainwright.datasets.samples import arrow_rows, file_hashes
@@ -69,7 +70,7 @@ def write_tars(folder: Path, form: int = tarfile.PAX_FORMAT, prefix: str = "") -
 
 def tars(path: str, images: Any = "torchrgb", **settings: Any) -> Any:
     config = DataConfig(type="webdataset", train_path=path, **settings)
-    return WebdatasetDataset(config, WebdatasetParams(images=images)).load()
+    return WebdatasetDataset(config, WebdatasetParams(images=images)).load(PLAIN)
 
 
 def parquet_inputs(data: dict[str, Any]) -> DataIdentity:
@@ -133,7 +134,7 @@ def test_settings_that_shards_cannot_follow_are_refused(settings: dict[str, Any]
     config = DataConfig(type="huggingface", train_path=write_saved(tmp_path), target="label", **settings)
     saved = HuggingfaceDataset(config, HuggingfaceParams())
     with pytest.raises(DataError, match=rf"data\.{key}"):
-        saved.load()
+        saved.load(PLAIN)
 
 
 OWN = """
@@ -170,7 +171,7 @@ def test_functions_with_a_generator_of_their_own_are_found(
     transform, collate = (name and f"own_draws:{name}" for name in (transform, collate))
     config = DataConfig(type="webdataset", train_path=write_tars(tmp_path), collate=collate)
     params = WebdatasetParams(images="torchrgb", transform=transform, classes=3 if transform else None)
-    bundle = WebdatasetDataset(config, params).load()
+    bundle = WebdatasetDataset(config, params).load(PLAIN)
     expected = "" if is_repeatable else "the train dataset returns different items when it is read again"
     assert bundle.unrepeatable == expected
     warnings = [one for one in bundle.warnings if "returns different items" in one]
@@ -291,10 +292,10 @@ def test_rows_of_parquet_shards_and_of_saved_data_sets_are_those_that_were_writt
     write_saved(folder)
     streaming, shards = ParquetParams(streaming=True), str(tmp_path / "p-*.parquet")
     bundles = [
-        ParquetDataset(DataConfig(type="parquet", train_path=shards, target="label"), streaming).load(),
+        ParquetDataset(DataConfig(type="parquet", train_path=shards, target="label"), streaming).load(PLAIN),
         HuggingfaceDataset(
             DataConfig(type="huggingface", train_path=str(folder), target="label"), HuggingfaceParams()
-        ).load(),
+        ).load(PLAIN),
     ]
     ids = RNG.permutation(2500)[:300]
     for bundle in bundles:
@@ -324,7 +325,7 @@ def fixed(values: Any) -> Any:
 )
 def test_a_batch_of_numbers_is_that_of_its_rows(columns: dict[str, Any], tmp_path: Path) -> None:
     config = write_columns(tmp_path / "t.parquet", **columns)
-    split = ParquetDataset(config, ParquetParams(streaming=True)).load().splits["train"]
+    split = ParquetDataset(config, ParquetParams(streaming=True)).load(PLAIN).splits["train"]
     ids = np.array([99, 0, 31, 31, 62], np.int64)
     batch = split.take(ids)
     rows = [split._dataset[i] for i in ids.tolist()]
@@ -345,7 +346,7 @@ def test_a_row_that_has_no_number_is_named(tmp_path: Path) -> None:
     config = write_columns(tmp_path / "t.parquet", a=fixed(values))
     dataset = ParquetDataset(config, ParquetParams(streaming=True))
     with pytest.raises(DataError, match=r"item 47.*NaN"):
-        dataset.load().splits["train"].take(np.array([3, 47, 5]))
+        dataset.load(PLAIN).splits["train"].take(np.array([3, 47, 5]))
 
 
 def test_images_that_a_saved_data_set_names_by_path_are_part_of_its_identity(tmp_path: Path) -> None:
@@ -363,7 +364,7 @@ def test_images_that_a_saved_data_set_names_by_path_are_part_of_its_identity(tmp
         outside.write_bytes(png(image))
         for name in ("inside", "outside"):
             config = DataConfig(type="huggingface", train_path=str(tmp_path / name), target="label")
-            bundle = HuggingfaceDataset(config, HuggingfaceParams(images="rgb8")).load()
+            bundle = HuggingfaceDataset(config, HuggingfaceParams(images="rgb8")).load(PLAIN)
             split = bundle.splits["train"]
             found.append(split.fingerprint())
             assert bundle.files_read == list(bundle.files)
@@ -376,11 +377,11 @@ def test_the_copy_of_a_parquet_shard_is_verified_and_made_again_when_it_is_damag
     pq.write_table(table(0, 1250), tmp_path / "p.parquet")
     config = DataConfig(type="parquet", train_path=str(tmp_path / "p.parquet"), target="label")
     dataset = ParquetDataset(config, ParquetParams(streaming=True))
-    assert dataset.load().files_read == []  # so the file may change while a run trains on its copy
+    assert dataset.load(PLAIN).files_read == []  # so the file may change while a run trains on its copy
     (copy,) = (tmp_path / "cache").rglob("content")
     content = copy.read_bytes()
     copy.write_bytes(content.replace(ROWS[7].tobytes(), ROWS[8].tobytes()))
-    batch = dataset.load().splits["train"].take(np.arange(20))
+    batch = dataset.load(PLAIN).splits["train"].take(np.arange(20))
     np.testing.assert_array_equal(batch["features"], ROWS[:20])
     assert copy.read_bytes() == content
 

@@ -20,6 +20,7 @@ from trainwright.datasets.tables.times import read_time, reading_of
 from trainwright.datasets.tables.typed import ColumnKind, typed
 from trainwright.datasets.tables.written import read_number, writing_of
 from trainwright.errors import DataError
+from trainwright.types import FeatureForm
 
 
 def column(values: list[Any], **settings: Any) -> tuple[Any, list[Any], str]:
@@ -257,7 +258,7 @@ def test_a_table_without_anything_to_learn_from() -> None:
     with pytest.raises(
         DataError, match=r"no column to learn from \(id: has a different text in most rows, none"
     ):
-        tabular.build({"train": as_table(rows)}, config(target="y"))
+        tabular.build({"train": as_table(rows)}, config(target="y"), FeatureForm())
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ def test_values_that_stand_out_are_named(values: list[Any], says: str) -> None:
 
 def test_other_rows_are_read_as_the_training_rows_were(tmp_path: Path) -> None:
     rows = [row | {"price": f"{i % 7},5 €", "zip": f"0{i % 3}"} for i, row in enumerate(people())]
-    bundle = tabular.build({"train": as_table(rows)}, config())
+    bundle = tabular.build({"train": as_table(rows)}, config(), FeatureForm())
     again = from_json(json.loads(json.dumps(bundle.preparation.to_json())))
     other = [rows[0] | {"price": "1.234 €", "zip": "02"}]
     column = again.feature_names.index("price")
@@ -300,16 +301,16 @@ def test_kinds_are_inferred_from_the_training_rows_alone() -> None:
     rows = people(200)
     train = as_table([row | {"note": "yes" if i % 2 else "no"} for i, row in enumerate(rows[:100])])
     val = as_table([row | {"note": "n"} for row in rows[100:]], "val")
-    bundle = tabular.build({"train": train, "val": val}, config())
+    bundle = tabular.build({"train": train, "val": val}, config(), FeatureForm())
     assert bundle.preparation.kinds["note"].kind == "boolean"
     assert set(bundle.splits["val"].arrays["features"][:, -1]) == {0.0}
 
 
 def test_declared_columns_must_exist() -> None:
     with pytest.raises(DataError, match=r"data\.columns: there is no column 'citty'; did you mean 'city'"):
-        tabular.build({"train": as_table(people())}, config(columns={"citty": "category"}))
+        tabular.build({"train": as_table(people())}, config(columns={"citty": "category"}), FeatureForm())
     with pytest.raises(DataError, match=r"data\.missing_values: there is no column 'hight'"):
-        tabular.build({"train": as_table(people())}, config(missing_values={"hight": [0]}))
+        tabular.build({"train": as_table(people())}, config(missing_values={"hight": [0]}), FeatureForm())
 
 
 def test_a_file_and_a_frame_of_the_same_rows_train_the_same(tmp_path: Path) -> None:
@@ -328,7 +329,9 @@ def test_a_file_and_a_frame_of_the_same_rows_train_the_same(tmp_path: Path) -> N
         csv_text([{k: f'"{v}"' if k == "price" else v for k, v in row.items()} for row in rows])
     )
     one = load(CsvDataset, config(path=str(tmp_path / "a.csv"), split={"time": "day"}))
-    other = tabular.build({"train": as_table(pandas.DataFrame(rows))}, config(split={"time": "day"}))
+    other = tabular.build(
+        {"train": as_table(pandas.DataFrame(rows))}, config(split={"time": "day"}), FeatureForm()
+    )
     assert one.columns == other.columns
     for split in ("train", "val", "test"):
         assert one.splits[split].fingerprint() == other.splits[split].fingerprint()
@@ -337,15 +340,15 @@ def test_a_file_and_a_frame_of_the_same_rows_train_the_same(tmp_path: Path) -> N
 def test_a_categorical_column_of_a_frame_holds_categories() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(people()).assign(code=lambda rows: pandas.Categorical(["10", "20", "30"] * 40))
-    bundle = tabular.build({"train": as_table(frame)}, config())
+    bundle = tabular.build({"train": as_table(frame)}, config(), FeatureForm())
     assert bundle.preparation.kinds["code"].kind == "category"
 
 
 def test_rows_without_a_target_are_dropped_where_that_is_asked_for() -> None:
     rows = [row | {"bought": None if i % 10 == 3 else row["bought"]} for i, row in enumerate(people())]
     with pytest.raises(DataError, match=r"data\.missing_target: drop"):
-        tabular.build({"train": as_table(rows)}, config())
-    bundle = tabular.build({"train": as_table(rows)}, config(missing_target="drop"))
+        tabular.build({"train": as_table(rows)}, config(), FeatureForm())
+    bundle = tabular.build({"train": as_table(rows)}, config(missing_target="drop"), FeatureForm())
     assert "12 of 120 rows have no target, and are dropped" in "\n".join(bundle.warnings)
     positions = np.concatenate(list(bundle.rows.values()))
     assert sorted(positions.tolist()) == [i for i in range(120) if i % 10 != 3]
@@ -354,13 +357,15 @@ def test_rows_without_a_target_are_dropped_where_that_is_asked_for() -> None:
     np.testing.assert_array_equal(features, bundle.splits["test"].arrays["features"])
     with pytest.raises(DataError, match="has no value in any row"):
         tabular.build(
-            {"train": as_table([row | {"bought": None} for row in rows])}, config(missing_target="drop")
+            {"train": as_table([row | {"bought": None} for row in rows])},
+            config(missing_target="drop"),
+            FeatureForm(),
         )
 
 
 def test_numbers_in_a_target_are_read() -> None:
     rows = [{"x": i % 7, "y": f"${i + 1},000"} for i in range(50)]
-    bundle = tabular.build({"train": as_table(rows)}, config(target="y"))
+    bundle = tabular.build({"train": as_table(rows)}, config(target="y"), FeatureForm())
     assert bundle.info.task == "regression"
     np.testing.assert_array_equal(
         bundle.splits["train"].arrays["target"], [1000.0 * (i + 1) for i in bundle.rows["train"]]
@@ -396,7 +401,7 @@ def test_the_rows_of_a_split_are_copied_column_by_column() -> None:
 
 def test_free_text_that_differs_from_row_to_row_is_no_identifier() -> None:
     rows = [{"note": f"row {i} is a note of {i} words", "x": i % 7, "y": i % 2} for i in range(120)]
-    bundle = tabular.build({"train": as_table(rows)}, config(target="y"))
+    bundle = tabular.build({"train": as_table(rows)}, config(target="y"), FeatureForm())
     assert bundle.columns == "1 text, 1 number"
     assert not any("identifier" in warning for warning in bundle.warnings)
 

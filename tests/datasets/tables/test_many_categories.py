@@ -16,7 +16,7 @@ from trainwright.datasets.tables.preparation import MAX_ONEHOT, TabularPreparati
 from trainwright.datasets.tables.table import Table, as_table
 from trainwright.datasets.tables.tabular import build
 from trainwright.datasets.tables.target import Target
-from trainwright.types import FEATURES
+from trainwright.types import FEATURES, FeatureForm
 
 ROWS = 400
 TARGETS = {
@@ -179,7 +179,7 @@ def test_a_run_trains_on_other_folds_and_validates_on_the_full_fit() -> None:
     rows, _ = table("two classes")
     frame = pd.DataFrame(dict(rows.columns))
     settings = config(target="y", encode="target", columns=dict.fromkeys(frame.columns[:1], "category"))
-    bundle = build({"train": as_table(frame)}, settings)
+    bundle = build({"train": as_table(frame)}, settings, FeatureForm())
     assert bundle.preparation is not None
     raw = bundle.preparation.features(frame)
     for name in ("val", "test"):
@@ -188,7 +188,7 @@ def test_a_run_trains_on_other_folds_and_validates_on_the_full_fit() -> None:
         )
     trained = bundle.splits["train"].take(np.arange(len(bundle.rows["train"])))[FEATURES]
     assert (trained != raw[bundle.rows["train"]]).any()
-    again = build({"train": as_table(frame)}, settings)
+    again = build({"train": as_table(frame)}, settings, FeatureForm())
     assert again.splits["train"].fingerprint() == bundle.splits["train"].fingerprint()
 
 
@@ -196,7 +196,7 @@ def test_rows_that_are_in_two_splits_are_still_found() -> None:
     rows, _ = table("two classes")
     twice = pd.concat([pd.DataFrame(dict(rows.columns))] * 2, ignore_index=True).assign(x=[*range(ROWS)] * 2)
     settings = config(target="y", encode="target", split={"seed": 3})
-    warnings = build({"train": as_table(twice)}, settings).warnings
+    warnings = build({"train": as_table(twice)}, settings, FeatureForm()).warnings
     assert sum("rows are also train rows" in line for line in warnings) == 2
 
 
@@ -204,7 +204,9 @@ def test_each_column_may_have_its_own_encoding() -> None:
     rows, _ = table("two classes")
     frame = pd.DataFrame({**rows.columns, "city": rows.columns["zip"], "area": np.arange(ROWS) % 7})
     columns = {"zip": {"type": "category", "encode": "target"}, "area": "category"}
-    bundle = build({"train": as_table(frame)}, config(target="y", encode="frequency", columns=columns))
+    bundle = build(
+        {"train": as_table(frame)}, config(target="y", encode="frequency", columns=columns), FeatureForm()
+    )
     assert bundle.preparation is not None
     assert bundle.info.feature_names == ["zip.target", "city.frequency", "area.frequency"]
     with pytest.raises(ValueError, match="encode is for columns of type category, not text"):

@@ -13,6 +13,7 @@ from trainwright.datasets.tables.table import Table, as_table
 from trainwright.datasets.tables.tabular import build
 from trainwright.datasets.tables.target import Target
 from trainwright.errors import DataError
+from trainwright.types import FeatureForm
 
 
 def fitted(rows: list[dict[str, Any]], **settings: Any) -> TabularPreparation:
@@ -117,7 +118,7 @@ def test_types_that_changed_are_said(trained: list[Any], given: list[Any], says:
 def test_types_that_the_training_rows_had_too_are_not() -> None:
     rows = [{"price": f"${i % 9 + 1},000", "zip": i % 5, "y": float(i)} for i in range(60)]
     settings = config(target="y", columns={"zip": "category"})
-    preparation = build({"train": as_table(rows)}, settings).preparation
+    preparation = build({"train": as_table(rows)}, settings, FeatureForm()).preparation
     assert isinstance(preparation, TabularPreparation)
     again = from_json(json.loads(json.dumps(preparation.to_json())))
     assert again.remarks(rows[:3], ["y"]) == {}

@@ -15,6 +15,7 @@ from trainwright.datasets.tables.tabular import build
 from trainwright.datasets.tables.target import Target
 from trainwright.datasets.tables.typed import ColumnKind
 from trainwright.errors import DataError
+from trainwright.types import FeatureForm
 
 NOTES = [
     "The parcel was late, and the parcel was wet!",
@@ -89,7 +90,7 @@ def test_json_round_trip_is_exact() -> None:
 
 def test_a_run_may_declare_free_text() -> None:
     rows = [{"note": NOTES[i % 5], "y": float(i)} for i in range(60)]
-    bundle = build({"train": as_table(rows)}, config(target="y", columns={"note": "text"}))
+    bundle = build({"train": as_table(rows)}, config(target="y", columns={"note": "text"}), FeatureForm())
     assert "note.parcel" in bundle.info.feature_names
-    undeclared = build({"train": as_table(rows)}, config(target="y"))
+    undeclared = build({"train": as_table(rows)}, config(target="y"), FeatureForm())
     assert f"note={NOTES[0]}" in undeclared.info.feature_names

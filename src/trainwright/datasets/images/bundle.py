@@ -37,6 +37,7 @@ from trainwright.types import (
     ArraySpec,
     Batch,
     DataInfo,
+    FeatureForm,
     Ids,
     SplitName,
 )
@@ -105,13 +106,16 @@ class MaskSource:
     class_names: Sequence[str] = ()
 
 
-def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: DataConfig) -> DataBundle:
+def bundle(
+    source: ImageSource, parts: Mapping[SplitName, Labeled], config: DataConfig, form: FeatureForm
+) -> DataBundle:
     """Build the data of a run.
 
     Args:
         source: The images.
         parts: The rows of each split that has a source of its own; `train` is always present.
         config: The data section.
+        form: The form in which the framework wants targets.
 
     Raises:
         DataError: The data cannot be used; says what is wrong, and what to do.
@@ -139,7 +143,7 @@ def bundle(source: ImageSource, parts: Mapping[SplitName, Labeled], config: Data
 
     pairs = {name: ({FEATURES: part.positions}, part.targets) for name, part in parts.items()}
     weights = {name: part.weights for name, part in parts.items() if part.weights is not None}
-    built = preprocessed.from_arrays(pairs, config, serve, weights, columns)
+    built = preprocessed.from_arrays(pairs, config, form, serve, weights, columns)
     # The targets are indices of classes, or the values that a loss takes.
     classes = len(built.info.classes or ()) if task_of(built.info.task).labels(np.zeros(1)) else 0
     train = built.splits["train"]

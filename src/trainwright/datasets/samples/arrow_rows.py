@@ -18,7 +18,7 @@ import numpy as np
 
 from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
+from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.images.decoders import ImageForm, decoded_image
 from trainwright.datasets.samples import map_style
 from trainwright.datasets.samples.cache import data_cache
@@ -234,7 +234,10 @@ def _reader_of_numbers(values: Any) -> Reader | None:
 
 
 def arrow_bundle(
-    files: Mapping[SplitName, Sequence[ArrowFile]], config: DataConfig, images: ImageForm
+    files: Mapping[SplitName, Sequence[ArrowFile]],
+    config: DataConfig,
+    images: ImageForm,
+    request: LoadRequest,
 ) -> DataBundle:
     """Build the data of a run from Arrow files.
 
@@ -242,7 +245,8 @@ def arrow_bundle(
         DataError: A file cannot be read, or lacks a column.
     """
     map_style.refuse_settings_of_tables(config)
-    return map_style.bundle({name: ArrowRows(some, config, images) for name, some in files.items()}, config)
+    sets = {name: ArrowRows(some, config, images) for name, some in files.items()}
+    return map_style.bundle(sets, config, request)
 
 
 def parquet_as_arrow(pattern: str) -> list[ArrowFile]:

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 
-from trainwright.datasets.base import Skips, settled
+from trainwright.datasets.base import Settle, Skips
 from trainwright.datasets.samples.shards import keep_in_cache, kept_in_cache
 from trainwright.datasets.samples.threads import THREADS
 from trainwright.digest import sha256_json
@@ -78,13 +78,20 @@ class Whole(Generic[AnySplit]):
     skips: Skips
 
 
-def without_corrupt(raw: Mapping[SplitName, AnySplit], datasets: Mapping[SplitName, Any]) -> Whole[AnySplit]:
+def without_corrupt(
+    raw: Mapping[SplitName, AnySplit], datasets: Mapping[SplitName, Any], settle: Settle
+) -> Whole[AnySplit]:
     """Return the items that can be read: as the run has recorded, or else by reading all of them.
+
+    Args:
+        raw: The items of each split.
+        datasets: The data sets that they are of.
+        settle: See `LoadRequest`.
 
     Raises:
         DataError: No item of a split can be read.
     """
-    skips = settled(lambda: {name: _unreadable(items, datasets[name]) for name, items in raw.items()})
+    skips = settle(lambda: {name: _unreadable(items, datasets[name]) for name, items in raw.items()})
     kept, names = dict(raw), list[str]()
     for split, positions in skips.items():
         names += [_name(datasets[split], split, position) for position in positions]

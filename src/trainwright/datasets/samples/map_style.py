@@ -13,7 +13,7 @@ import numpy as np
 
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
-from trainwright.datasets.base import DataBundle, Reading, Split, feature_form
+from trainwright.datasets.base import DataBundle, LoadRequest, Reading, Split
 from trainwright.datasets.samples.corrupt import StoredSamples, without_corrupt
 from trainwright.datasets.samples.custom import sample_function
 from trainwright.datasets.samples.items import READ_THROUGH, Items, own_fingerprint
@@ -74,7 +74,7 @@ def refuse_settings_of_tables(config: DataConfig) -> None:
         )
 
 
-def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
+def bundle(datasets: Mapping[SplitName, Any], config: DataConfig, request: LoadRequest) -> DataBundle:
     """Build the data of a run from one map-style dataset per split.
 
     Raises:
@@ -88,7 +88,7 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
         name: Items(dataset, reading_of(config, name), config.target_name, collate)
         for name, dataset in datasets.items()
     }
-    whole = None if config.on_corrupt == "error" else without_corrupt(raw, datasets)
+    whole = None if config.on_corrupt == "error" else without_corrupt(raw, datasets, request.settle)
     raw = raw if whole is None else dict(whole.items)
     sample, target = raw["train"].items([0])[0]
     targets = [one for _, one in raw["train"].items(raw["train"].sample().tolist())]
@@ -117,9 +117,9 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig) -> DataBundle:
     )
     if task.scales_target and len({one.shape for one in targets}) == 1:
         sample_targets = np.stack(targets).astype(np.float64)
-        if feature_form().target == "centered":
+        if request.form.target == "centered":
             info = replace(info, target_offset=offset_of(sample_targets))
-        warnings += rounded_targets(info, sample_targets)
+        warnings += rounded_targets(info, sample_targets, request.form)
     stored = [dataset for dataset in datasets.values() if isinstance(dataset, StoredSamples)]
     return DataBundle(
         skipped=[] if whole is None else whole.names,

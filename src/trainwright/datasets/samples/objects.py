@@ -19,7 +19,7 @@ import numpy as np
 from trainwright.config.checks import OBJECTS
 from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
+from trainwright.datasets.base import PLAIN, DataBundle, LoadRequest
 from trainwright.datasets.samples import map_style, weights
 from trainwright.datasets.samples.array_names import LETTERS, Role, roles_of
 from trainwright.datasets.samples.arrays import as_array, is_frame
@@ -46,7 +46,9 @@ Form = Literal["arrays", "named", "frame", "items"]
 _NUMERIC = ("number", "boolean")
 
 
-def from_objects(data: Any, config: DataConfig | None = None, source: str = "data") -> DataBundle:
+def from_objects(
+    data: Any, config: DataConfig | None = None, source: str = "data", request: LoadRequest = PLAIN
+) -> DataBundle:
     """Build the data of a run from Python objects.
 
     Args:
@@ -58,6 +60,7 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
             by `data.split`; or one map-style dataset to train on.
         config: The data section; None for the defaults.
         source: The name of `data` in messages.
+        request: What the run asks for; see `Dataset.load`.
 
     Raises:
         DataError: The data cannot be used; says what is wrong, and what to do.
@@ -84,16 +87,17 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         if own_weights:
             config = config.model_copy(update={"weight": WEIGHT})
             tables = {name: table.with_column(WEIGHT, own_weights[name]) for name, table in tables.items()}
-        return tabular.build(tables, config)
+        return tabular.build(tables, config, request.form)
     _refuse_settings(config, forms["train"])
     if forms["train"] == "items":
         if config.standardize:
             log.info("data: the items of map-style data sets are taken as they are, and not standardized")
-        return map_style.bundle(parts, config)
+        return map_style.bundle(parts, config, request)
     if forms["train"] == "frame":
         return tabular.build(
             {name: as_table(part, f"the {name} rows", lists=config.targets) for name, part in parts.items()},
             config,
+            request.form,
         )
     if forms["train"] == "named":
         parts = {
@@ -107,7 +111,7 @@ def from_objects(data: Any, config: DataConfig | None = None, source: str = "dat
         if config.standardize:
             log.info("data: %s", _as_they_are(parts["train"]))
     pairs = {name: _pair(part, name, keep=config.impute == "keep") for name, part in parts.items()}
-    bundle = from_arrays(pairs, config, sample_weights=own_weights, columns=drawn)
+    bundle = from_arrays(pairs, config, request.form, sample_weights=own_weights, columns=drawn)
     return replace(bundle, warnings=[*other_orders(parts), *bundle.warnings])
 
 

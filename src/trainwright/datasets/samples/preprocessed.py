@@ -31,6 +31,7 @@ from trainwright.types import (
     ArraySpec,
     Batch,
     DataInfo,
+    FeatureForm,
     Ids,
     SplitName,
 )
@@ -56,6 +57,7 @@ def in_memory(inputs: Batch, ids: Ids | None, targets: Array, target: str = TARG
 def from_arrays(
     pairs: Mapping[SplitName, Pair],
     config: DataConfig,
+    form: FeatureForm,
     serve: Callable[[Batch, Ids | None, Array], Split] | None = None,
     sample_weights: Mapping[SplitName, Array] | None = None,
     columns: Mapping[str, Array] | None = None,
@@ -65,6 +67,7 @@ def from_arrays(
     Args:
         pairs: Inputs (rows, ...) and targets (rows,) or (rows, outputs), by split.
         config: The data section.
+        form: The form in which the framework wants targets.
         serve: Makes a split from inputs, ids and targets; default: `in_memory`.
         sample_weights: The weights of the samples, (rows,) float64, by split; None or empty: all count the
             same.
@@ -73,7 +76,7 @@ def from_arrays(
     Raises:
         DataError: Targets are missing or of the wrong kind, or a split would be empty.
     """
-    targets = _several(pairs, config) if _are_several(pairs) else _single(pairs, config)
+    targets = _several(pairs, config) if _are_several(pairs) else _single(pairs, config, form)
     inputs, own = pairs["train"][0], targets.by_split["train"]
     serve = serve or partial(in_memory, target=task_of(targets.task).target)
     table = Table({config.target_name: own, **(columns or {})}, "the train rows")
@@ -93,8 +96,8 @@ def from_arrays(
     warnings = list(targets.warnings)
     if config.standardize:
         warnings += [line for array in inputs.values() for line in checks.far_from_standardized(array)]
-    info = tabular.scaled(info, own[rows["train"]], config)
-    warnings += tabular.rounded_targets(info, own[rows["train"]])
+    info = tabular.scaled(info, own[rows["train"]], config, form)
+    warnings += tabular.rounded_targets(info, own[rows["train"]], form)
     repeated = checks.repeated_rows(held, sources=pairs) if held else []
     return DataBundle(
         info=info,
@@ -213,15 +216,16 @@ def _with_weights(
     return weighted
 
 
-def _single(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
+def _single(pairs: Mapping[SplitName, Pair], config: DataConfig, form: FeatureForm) -> _Targets:
     tables = {
         name: Table({config.target_name: tidy(targets.reshape(-1), config.target_name)}, f"the {name} rows")
         for name, (_, targets) in pairs.items()
     }
-    task, warnings = inspect(tables["train"], config)
+    task, warnings = inspect(tables["train"], config, form.dtype)
     labels = task_of(task).labels(tables["train"].columns[config.target_name])
     target = Target(config.target_name, task, labels)
-    return _Targets(task, labels, {name: target.encode(table) for name, table in tables.items()}, warnings)
+    encoded = {name: target.encode(table, form.dtype) for name, table in tables.items()}
+    return _Targets(task, labels, encoded, warnings)
 
 
 def _several(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:

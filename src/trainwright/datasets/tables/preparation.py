@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import feature_form
 from trainwright.datasets.tables import raw
 from trainwright.datasets.tables.encoders.base import Encoder, TrainingRows
 from trainwright.datasets.tables.encoders.categories import Categories, CategoryColumn
@@ -174,7 +173,7 @@ class TabularPreparation:
         They differ from those that `features` gives to these rows where a column becomes the mean target of
         its categories: no training row sees its own target.
         """
-        rows = TrainingRows(table, self.target, config)
+        rows = TrainingRows(table, self.target, config, self.dtype)
         return self._encoded(table, lambda column, out: column.encode_training(rows, out))
 
     def remarks(self, rows: Any, known: Collection[str]) -> dict[str, str]:
@@ -268,6 +267,7 @@ def fit(
     target: Target,
     config: DataConfig,
     kinds: Mapping[str, ColumnKind] | None = None,
+    dtype: str = "float32",
 ) -> TabularPreparation:
     """Fit a preparation on the training rows.
 
@@ -277,11 +277,12 @@ def fit(
         target: The column to predict.
         config: The data section.
         kinds: What the columns of the table are, if that was judged; they are read as these.
+        dtype: NumPy's name of the dtype of features.
 
     Raises:
         DataError: A column cannot be used: it holds no values, or too many categories.
     """
-    rows = TrainingRows(table, target, config)
+    rows = TrainingRows(table, target, config, dtype)
     texts = {name for name, kind in (kinds or {}).items() if kind.kind == "text"}
     columns = [_encoder(name, rows, texts).fit(name, rows) for name in names]
     widest = max(columns, key=lambda column: len(column.outputs))
@@ -291,7 +292,7 @@ def fit(
             f"{table.source}: the columns make more than {MAX_FEATURES} features, {len(widest.outputs)} of "
             f"them from {widest.name!r}; leave it out with data.exclude, or give data.encode: target"
         )
-    return TabularPreparation(columns, target, kinds, feature_form().dtype)
+    return TabularPreparation(columns, target, kinds, dtype)
 
 
 def _encoder(name: str, rows: TrainingRows, texts: Collection[str]) -> type[Encoder]:

@@ -11,7 +11,7 @@ import numpy as np
 from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
-from trainwright.datasets.base import DataBundle, Identifiers, feature_form
+from trainwright.datasets.base import DataBundle, Identifiers
 from trainwright.datasets.samples import weights
 from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.samples.sampling import SAMPLING, sampling_weights
@@ -32,7 +32,17 @@ from trainwright.process.alarms import announced
 from trainwright.tasks.support.precision import is_coarse, learned, offset_of
 from trainwright.tasks.support.transforms import fit as fit_transform
 from trainwright.tasks.support.transforms import transform_of
-from trainwright.types import FEATURES, SPLITS, TARGET, WEIGHT, Array, DataInfo, SplitName, features_spec
+from trainwright.types import (
+    FEATURES,
+    SPLITS,
+    TARGET,
+    WEIGHT,
+    Array,
+    DataInfo,
+    FeatureForm,
+    SplitName,
+    features_spec,
+)
 
 Tables = Mapping[SplitName, Table]
 _MOST_IDENTIFIERS = 1_000_000  # texts that are kept to name rows in a report
@@ -92,7 +102,7 @@ def refuse_paths(config: DataConfig) -> None:
             )
 
 
-def load_files(config: DataConfig, read: Reader) -> DataBundle:
+def load_files(config: DataConfig, read: Reader, form: FeatureForm) -> DataBundle:
     """Read the files of the config, all with the types of the training file, and build the data of a run."""
     paths = paths_by_split(config)
     with announced(f"reading {paths['train']}"):
@@ -104,7 +114,7 @@ def load_files(config: DataConfig, read: Reader) -> DataBundle:
             with announced(f"reading {paths[name]}"):
                 tables[name] = read(paths[name], text)
     with announced(f"preparing {sum(map(len, tables.values())):,} rows"):
-        return build(tables, config)
+        return build(tables, config, form)
 
 
 def provided_splits(tables: Collection[SplitName], config: DataConfig) -> set[SplitName]:
@@ -120,12 +130,13 @@ def provided_splits(tables: Collection[SplitName], config: DataConfig) -> set[Sp
     return provided
 
 
-def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBundle:
+def build(tables: Tables, config: DataConfig, form: FeatureForm, *, known: bool = False) -> DataBundle:
     """Build the data of a run: check, split and prepare the rows.
 
     Args:
         tables: The rows of each split that has a source of its own; `train` is always present.
         config: The data section.
+        form: The form in which the framework wants the rows.
         known: Whether this is a well-known data set, whose columns are not checked for oddities.
 
     Raises:
@@ -140,12 +151,11 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     judges = not known or bool(config.columns)
     before = _kinds_before_split(tables["train"], names, config) if judges else Inference({})
     tables = {name: typed(table, before.kinds) for name, table in tables.items()}
-    if not judges and not feature_form().frames:
+    if not judges and not form.frames:
         _refuse_mixtures(tables, names, config)
     tables, dropped = _with_targets(tables, config)
     train = tables["train"]
-    task, warnings = inspect(train, config)
-    form = feature_form()
+    task, warnings = inspect(train, config, form.dtype)
     provided = provided_splits(tables, config)
     several = tuple(config.targets) if len(config.targets) > 1 else ()
     # A column of lists has become a column for each label.
@@ -157,10 +167,13 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
     kinds = {**before.kinds, **columns.kinds}
     names = [name for name in names if name not in columns.kinds or columns.kinds[name].is_feature]
     tables = {name: replace(typed(table, columns.kinds), is_typed=judges) for name, table in tables.items()}
-    parts = _parts(tables, rows, names, config)
-    preparation, features = _prepare(parts, names, target, config, kinds)
+    if not form.frames:
+        for table in tables.values():
+            checks.refuse_bad_cells(table, names, config)
+    parts = _parts(tables, rows)
+    preparation, features = _prepare(parts, names, target, config, kinds, form)
     splits = {
-        name: Arrays({FEATURES: features[name], TARGET: target.encode(parts[name])})
+        name: Arrays({FEATURES: features[name], TARGET: target.encode(parts[name], form.dtype)})
         for name in SPLITS
         if name in parts
     }
@@ -174,13 +187,13 @@ def build(tables: Tables, config: DataConfig, *, known: bool = False) -> DataBun
         # Free texts may well differ from row to row, and what is declared was looked at.
         differ = {name for name, kind in columns.kinds.items() if kind.kind == "text" or kind.declared}
         warnings += checks.odd_columns(parts["train"], names, splits["train"].arrays[TARGET], differ)
-    info = _info(preparation, target, splits["train"].arrays[TARGET], config)
+    info = _info(preparation, target, splits["train"].arrays[TARGET], config, form)
     return DataBundle(
         info=info,
         splits=dict(splits),
         preparation=preparation,
         rows=_positions(train, rows) if len(tables) == 1 else {},
-        warnings=[*warnings, *rounded_targets(info, splits["train"].arrays[TARGET])],
+        warnings=[*warnings, *rounded_targets(info, splits["train"].arrays[TARGET], form)],
         columns=columns.summary(),
         identifiers=_identifiers(parts, names, kinds),
         sampling=sampling_weights(tables["train"], rows["train"], config),
@@ -212,13 +225,14 @@ def _prepare(
     target: Target,
     config: DataConfig,
     kinds: Mapping[str, ColumnKind],
+    form: FeatureForm,
 ) -> tuple[TabularPreparation | RawPreparation, dict[SplitName, Array]]:
     """Return the preparation, fitted on the training rows, and the features of each split."""
-    if feature_form().frames:
+    if form.frames:
         raw.refuse_settings(config)
         as_it_is = raw.fit(parts["train"], names, target)
         return as_it_is, {name: as_it_is.features(part) for name, part in parts.items()}
-    preparation = fit(parts["train"], names, target, config, kinds)
+    preparation = fit(parts["train"], names, target, config, kinds, form.dtype)
     features = {
         name: preparation.features(part) if name != "train" else preparation.training_features(part, config)
         for name, part in parts.items()
@@ -280,11 +294,8 @@ def _with_targets(tables: Tables, config: DataConfig) -> tuple[Tables, list[str]
     return kept, warnings
 
 
-def _parts(tables: Tables, rows: Rows, names: Sequence[str], config: DataConfig) -> Tables:
+def _parts(tables: Tables, rows: Rows) -> Tables:
     """Return the rows of each split."""
-    if not feature_form().frames:
-        for table in tables.values():
-            checks.refuse_bad_cells(table, names, config)
     train = tables["train"]
     parts = {name: train.take(ids) if len(ids) < len(train) else train for name, ids in rows.items()}
     return parts | {name: table for name, table in tables.items() if name != "train"}
@@ -324,7 +335,11 @@ def _unused_shares(tables: Collection[SplitName], config: DataConfig) -> list[st
 
 
 def _info(
-    preparation: TabularPreparation | RawPreparation, target: Target, targets: Array, config: DataConfig
+    preparation: TabularPreparation | RawPreparation,
+    target: Target,
+    targets: Array,
+    config: DataConfig,
+    form: FeatureForm,
 ) -> DataInfo:
     outputs = len(target.names or target.classes or [target.name])
     names, categories = preparation.feature_names, preparation.categories
@@ -340,16 +355,17 @@ def _info(
         categories=categories,
         target_names=() if are_labels else target.names,
     )
-    return scaled(info, targets, config)
+    return scaled(info, targets, config, form)
 
 
-def scaled(info: DataInfo, targets: Array, config: DataConfig) -> DataInfo:
+def scaled(info: DataInfo, targets: Array, config: DataConfig, form: FeatureForm) -> DataInfo:
     """Return `info` with the transformation, and then offset, mean and scale, of the training targets.
 
     Args:
         info: The description of the data.
         targets: The training targets, (rows,) or (rows, outputs).
         config: The data section.
+        form: The form in which the framework wants targets.
 
     Raises:
         DataError: They cannot be transformed.
@@ -365,8 +381,8 @@ def scaled(info: DataInfo, targets: Array, config: DataConfig) -> DataInfo:
         info, values = replace(info, target_transform=transform.to_json()), transform.forward(targets)
     if not task_of(info.task).scales_target:
         return info
-    standardizes, form = config.standardize and values.ndim == 1, feature_form().target
-    if form == "centered" or (form == "standardized" and standardizes):
+    standardizes = config.standardize and values.ndim == 1
+    if form.target == "centered" or (form.target == "standardized" and standardizes):
         info = replace(info, target_offset=offset_of(values))
     if not standardizes:
         return info
@@ -375,14 +391,15 @@ def scaled(info: DataInfo, targets: Array, config: DataConfig) -> DataInfo:
     return replace(info, target_mean=mean, target_scale=scale) if usable else info
 
 
-def rounded_targets(info: DataInfo, targets: Array) -> list[str]:
+def rounded_targets(info: DataInfo, targets: Array, form: FeatureForm) -> list[str]:
     """Return a warning about training targets that a model learns rounded by a noticeable amount, if it does.
 
     Args:
         info: The description of the data.
         targets: The training targets, (rows,) or (rows, outputs).
+        form: The form in which the framework wants targets.
     """
-    if feature_form().target == "float64" or info.target_offset or not task_of(info.task).scales_target:
+    if form.target == "float64" or info.target_offset or not task_of(info.task).scales_target:
         return []
     transform = transform_of(info)
     if not is_coarse(targets if transform is None else transform.forward(targets)):

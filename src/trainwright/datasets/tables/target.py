@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import feature_form
 from trainwright.datasets.tables.list_cells import expanded
 from trainwright.datasets.tables.table import Table, kind_of, listed, missing
 from trainwright.errors import DataError
@@ -39,8 +38,12 @@ class Target:
         """The columns that hold it."""
         return [self.lists] if self.lists is not None else list(self.names) or [self.name]
 
-    def encode(self, table: Table) -> Array:
+    def encode(self, table: Table, dtype: str = "float32") -> Array:
         """Return the targets of a table.
+
+        Args:
+            table: The rows.
+            dtype: NumPy's name of the dtype of features, in which a framework must hold values, too.
 
         Returns:
             (rows,) int64 class indices or float64 values; (rows, columns) of several columns, float32 of
@@ -52,7 +55,7 @@ class Target:
         if self.lists is not None and self.lists in table.columns:
             table = expanded(table, self.lists, self.names)
         if self.names:
-            matrix = _matrix(table, self.names, self.task)
+            matrix = _matrix(table, self.names, dtype, self.task)
             return matrix.astype(np.float32) if task_of(self.task).targets_are_labels else matrix
         values = table.column(self.name, "data.target")
         where = f"{table.source}: the target {self.name!r}"
@@ -69,7 +72,7 @@ class Target:
                 )
             return codes
         task_of(self.task).check_column(values, where)
-        return as_values(values, where, table)
+        return as_values(values, where, table, dtype)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
@@ -102,25 +105,26 @@ def class_indices(values: Array, classes: Sequence[Any]) -> Array:
     )
 
 
-def as_values(values: Array, where: str, table: Table) -> Array:
+def as_values(values: Array, where: str, table: Table, dtype: str) -> Array:
     """Return the numbers of a target, (rows,), as float64.
 
     Args:
         values: The numbers.
         where: The target, for messages.
         table: Its table.
+        dtype: See `Target.encode`.
 
     Raises:
         DataError: One is infinite, or beyond what the framework can hold; or it is a whole number that
             float64 cannot hold.
     """
-    dtype = np.dtype(feature_form().dtype if feature_form().dtype == "float64" else "float32")
+    held = np.dtype(dtype if dtype == "float64" else "float32")
     with np.errstate(over="ignore"):
         numbers = values.astype(np.float64)
-        finite = np.isfinite(numbers.astype(dtype))
+        finite = np.isfinite(numbers.astype(held))
     if not finite.all():
         raise DataError(
-            f"{where} is infinite, or too large for {dtype}, in {table.where(~finite)}; "
+            f"{where} is infinite, or too large for {held}, in {table.where(~finite)}; "
             "fix or remove these rows"
         )
     if (rounded := beyond_float64(values)).any():
@@ -141,8 +145,13 @@ def beyond_float64(values: Array) -> Array:
     return changed
 
 
-def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
+def inspect(table: Table, config: DataConfig, dtype: str = "float32") -> tuple[str, list[str]]:
     """Decide which task the target stands for, and check that it fits.
+
+    Args:
+        table: The rows.
+        config: The data section.
+        dtype: See `Target.encode`.
 
     Returns:
         The name of the task, and warnings.
@@ -151,7 +160,7 @@ def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
         DataError: The target is missing, has missing values, or does not fit the task in the config.
     """
     if len(config.targets) > 1:
-        return _inspect_several(table, config)
+        return _inspect_several(table, config, dtype)
     name = config.target_name
     values = table.column(name, "data.target")
     where = f"{table.source}: the target {name!r}"
@@ -173,11 +182,11 @@ def inspect(table: Table, config: DataConfig) -> tuple[str, list[str]]:
     return task, doubts(values, where) if config.task == "auto" else []
 
 
-def _inspect_several(table: Table, config: DataConfig) -> tuple[str, list[str]]:
+def _inspect_several(table: Table, config: DataConfig, dtype: str) -> tuple[str, list[str]]:
     """Decide which task several columns of numbers stand for, as `inspect` does for one."""
     if len(set(config.targets)) < len(config.targets):
         raise DataError(f"data.target names a column twice: {listed(config.targets)}; name each once")
-    matrix, warnings = _matrix(table, config.targets), list[str]()
+    matrix, warnings = _matrix(table, config.targets, dtype), list[str]()
     for name, values in zip(config.targets, matrix.T, strict=True):
         if (values == values[0]).all():
             raise DataError(
@@ -208,7 +217,7 @@ def _unlike_scales(matrix: Array, table: Table, config: DataConfig) -> list[str]
     ]
 
 
-def _matrix(table: Table, names: Sequence[str], task: str | None = None) -> Array:
+def _matrix(table: Table, names: Sequence[str], dtype: str, task: str | None = None) -> Array:
     """Return several targets of a task, which if None may be any numbers: (rows, columns) float64.
 
     Raises:
@@ -224,7 +233,7 @@ def _matrix(table: Table, names: Sequence[str], task: str | None = None) -> Arra
             )
         if (absent := missing(values)).any():
             raise DataError(f"{where} has no value in {table.where(absent)}; remove these rows")
-        numbers = as_values(values, where, table)
+        numbers = as_values(values, where, table, dtype)
         if task is not None and not task_of(task).accepts(values[:, None]):
             other = (values != 0) & (values != 1)
             raise DataError(f"{where} must be {task_of(task).wants}, but is not in {table.where(other)}")

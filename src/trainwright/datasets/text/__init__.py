@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
+from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.tables.splitting import fractions
 from trainwright.datasets.tables.tabular import paths_by_split, provided_splits
 from trainwright.datasets.text.documents import Documents
@@ -66,7 +66,7 @@ class TextDataset:
         self._config = config
         self._params = params
 
-    def load(self) -> DataBundle:
+    def load(self, request: LoadRequest) -> DataBundle:  # noqa: ARG002 - tokens have one form
         """Load the data; see `Dataset.load`."""
         config, params, length = self._config, self._params, self._params.length
         _refuse_settings(config)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
+from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.images.decoders import ImageForm
 from trainwright.datasets.samples import map_style
 from trainwright.datasets.samples.files import existing_file, files_matching, is_url
@@ -66,11 +66,11 @@ class TfrecordDataset:
         self._features = params.features
         self._params = params
 
-    def load(self) -> DataBundle:
+    def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         paths = paths_by_split(self._config)
         if self._params.streaming:
-            return self._streamed(paths)
+            return self._streamed(paths, request)
         for key in ("images", "classes"):
             if getattr(self._params, key) != TfrecordParams.model_fields[key].default:
                 raise DataError(f"data.{key} is for records that are read one by one: add streaming: true")
@@ -81,6 +81,7 @@ class TfrecordDataset:
             return from_objects(
                 {name: self._pair(part, paths[name]) for name, part in tensors.items()},
                 self._config,
+                request=request,
             )
         config, train = self._config, tensors["train"]
         excluded = [name for name in config.exclude if name not in self._unread()]
@@ -88,9 +89,9 @@ class TfrecordDataset:
         if config.features is not None:
             update["features"] = _expanded(config.features, train)
         tables = {name: _table(part, paths[name]) for name, part in tensors.items()}
-        return build(tables, config.model_copy(update=update))
+        return build(tables, config.model_copy(update=update), request.form)
 
-    def _streamed(self, paths: Mapping[SplitName, str]) -> DataBundle:
+    def _streamed(self, paths: Mapping[SplitName, str], request: LoadRequest) -> DataBundle:
         """Return the records of shards, to be read when they are needed."""
         map_style.refuse_settings_of_tables(self._config)
         params = self._params
@@ -100,7 +101,7 @@ class TfrecordDataset:
             )
             for name, path in paths.items()
         }
-        return map_style.bundle(sets, self._config)
+        return map_style.bundle(sets, self._config, request)
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002
         """Return the rows of a file whose features have at most one dimension, for predictions.

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle
+from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.images.decoders import TEXTS, ImageForm, decoder_of
 from trainwright.datasets.samples import map_style
 from trainwright.datasets.samples.custom import SampleFunction, sample_function
@@ -63,7 +63,7 @@ class WebdatasetDataset:
         self._config = config
         self._params = params
 
-    def load(self) -> DataBundle:
+    def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         paths = paths_by_split(self._config)
         map_style.refuse_settings_of_tables(self._config)
@@ -79,7 +79,7 @@ class WebdatasetDataset:
         sets: dict[SplitName, TarSamples] = {
             name: TarSamples(some, config, self._params) for name, some in shards.items()
         }
-        return map_style.bundle(sets, config)
+        return map_style.bundle(sets, config, request)
 
 
 class TarSamples:

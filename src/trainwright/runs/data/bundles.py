@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainwright.config import Resolved
-from trainwright.datasets.base import prepared_as
+from trainwright.datasets.base import LoadRequest
 from trainwright.errors import InputError
 from trainwright.process.global_random import preserved_global_random, seed_global_random
 from trainwright.require import import_paths, open_process
@@ -45,8 +45,7 @@ def make_bundle(resolved: Resolved, data: Any, model: Any = None) -> DataBundle 
     with preserved_global_random():
         seed_global_random(config.experiment.seed)  # a module of the user's may draw when it is imported
         form = form_for(config, model)
-    with prepared_as(form):
-        return from_objects(data, config.data)
+    return from_objects(data, config.data, request=LoadRequest(form))
 
 
 def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundle:
@@ -58,8 +57,8 @@ def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundl
     from trainwright.datasets.samples.objects import from_objects
     from trainwright.runs.data.identity import data_inputs
 
-    with prepared_as(form_for(predictor.config, predictor.model_object)):
-        bundle = from_objects(data, predictor.config.data)
+    request = LoadRequest(form_for(predictor.config, predictor.model_object))
+    bundle = from_objects(data, predictor.config.data, request=request)
     if data_inputs(bundle).hash != run.require_manifest().data.hash:
         raise InputError(
             f"the data are not those that run {run.id} was made with: pass what `train` was given"

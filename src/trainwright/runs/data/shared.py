@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.base import DataBundle, Dataset, KnownSources
+from trainwright.datasets.base import DataBundle, Dataset, KnownSources, LoadRequest
 from trainwright.datasets.samples.bundle_files import FORMAT, BundleFile, copied, packed, write
 from trainwright.datasets.samples.cache import DataCache, data_cache
 from trainwright.datasets.samples.file_hashes import hashes_of
@@ -52,25 +52,25 @@ class SharedData:
     _kept: dict[str, _Kept] = field(default_factory=dict)
     _imported: set[str] = field(default_factory=set)  # distributions, to read data
 
-    def bundle(self, dataset: Dataset, config: DataConfig, form: FeatureForm) -> DataBundle:
+    def bundle(self, dataset: Dataset, config: DataConfig, request: LoadRequest) -> DataBundle:
         """Return the data of a run, read now or before.
 
         Raises:
             DataError, MissingExtraError: As `Dataset.load`.
         """
-        key = _key(dataset, config, form)
+        key = _key(dataset, config, request.form)
         if key is None:
-            return dataset.load()
-        kept = self._kept.pop(key, None) or self._made(key, dataset, config, form)
+            return dataset.load(request)
+        kept = self._kept.pop(key, None) or self._made(key, dataset, config, request)
         if kept is None:
-            return dataset.load()
+            return dataset.load(request)
         self._kept[key] = kept
         self._forget()
         bundle = kept.bundle()
         bundle.shares(kept.known)
         return bundle
 
-    def _made(self, key: str, dataset: Dataset, config: DataConfig, form: FeatureForm) -> _Kept | None:
+    def _made(self, key: str, dataset: Dataset, config: DataConfig, request: LoadRequest) -> _Kept | None:
         """Read the data, unless a file holds them; None if their source has changed meanwhile."""
         cache, identity = data_cache(), f"data {key}"
         path: Path | None = None
@@ -84,17 +84,17 @@ class SharedData:
                     log.info("%s; each process reads its data", error)
                     is_usable = False
             if path is None:
-                bundle = self._read(dataset)
-                if _key(dataset, config, form) != key:
+                bundle = self._read(dataset, request)
+                if _key(dataset, config, request.form) != key:
                     return None
                 if not is_usable or (path := _written(cache, identity, bundle, config)) is None:
                     return _in_memory(bundle)
         return _Kept(BundleFile(path).bundle, 0, {})
 
-    def _read(self, dataset: Dataset) -> DataBundle:
+    def _read(self, dataset: Dataset, request: LoadRequest) -> DataBundle:
         """Read the data, and note what is imported for that: a run that maps them depends on it, too."""
         before = imported_packages()
-        bundle = dataset.load()
+        bundle = dataset.load(request)
         self._imported |= set(imported_packages()) - set(before)
         return replace(bundle, packages=sorted(self._imported))
 
@@ -146,14 +146,14 @@ def sharing_data() -> Iterator[None]:
         _shared.reset(token)
 
 
-def loaded(dataset: Dataset, config: DataConfig, form: FeatureForm) -> DataBundle:
+def loaded(dataset: Dataset, config: DataConfig, request: LoadRequest) -> DataBundle:
     """Return the data of a run: those that it shares with others, or read for it alone.
 
     Raises:
         DataError, MissingExtraError: As `Dataset.load`.
     """
     shared = _shared.get()
-    return dataset.load() if shared is None else shared.bundle(dataset, config, form)
+    return dataset.load(request) if shared is None else shared.bundle(dataset, config, request)
 
 
 def _key(dataset: Dataset, config: DataConfig, form: FeatureForm) -> str | None:

@@ -25,6 +25,7 @@ class TrainingRows:
     table: Table
     target: Target
     config: DataConfig
+    dtype: str = "float32"  # which must hold the targets
 
     def encode_of(self, name: str) -> str:
         """Return how a column of categories is to be encoded; see `data.encode`."""
@@ -34,7 +35,7 @@ class TrainingRows:
     @cached_property
     def targets(self) -> Array:
         """The targets, (rows, m) float64: 0 and 1 for the second of two classes or for each of more."""
-        values = self.target.encode(self.table)
+        values = self.target.encode(self.table, self.dtype)
         if self.target.classes is None:
             return values.reshape(len(values), -1).astype(np.float64)
         classes = np.arange(len(self.target.classes))
