@@ -615,7 +615,7 @@ class Learner(ABC):
 class Model(ABC):
     """A model that predicts: one that `Framework.load` made, or the view of a learner's live weights."""
 
-    exports: ClassVar[Exports] = Exports()
+    exports: Exports = Exports()
 
     @property
     def input_names(self) -> Sequence[str] | None:

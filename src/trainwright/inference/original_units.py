@@ -41,6 +41,7 @@ class OriginalUnitsModel(Model):
         self._model = model
         self._transform = transform
         self._known = known
+        self.exports = model.exports
 
     @property
     def input_names(self) -> Sequence[str] | None:

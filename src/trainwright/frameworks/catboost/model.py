@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -185,7 +185,7 @@ class LoadedModel(CatboostModel):
         data: The serialized model.
     """
 
-    exports: ClassVar[Exports] = Exports(("cbm", "json"), has_columns=True)
+    exports: Exports = Exports(("cbm", "json"), has_columns=True)
 
     def __init__(
         self, library: Any, inputs: ModelInputs, objective: Objective, metric: Any, data: bytes

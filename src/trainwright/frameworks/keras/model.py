@@ -6,7 +6,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -97,7 +97,7 @@ class LiveModel(_KerasModel):
 class LoadedModel(_KerasModel):
     """A model of its own, for many threads: each prediction is a function of weights, rows and seeds."""
 
-    exports: ClassVar[Exports] = Exports(("keras", "saved_model"))
+    exports: Exports = Exports(("keras", "saved_model"))
 
     def __init__(self, inputs: ModelInputs, folder: Path) -> None:
         running = backend.current(inputs.config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -184,7 +184,7 @@ class LoadedModel(LightgbmModel):
         text: The model in LightGBM's format.
     """
 
-    exports: ClassVar[Exports] = Exports(("txt",), has_columns=True)
+    exports: Exports = Exports(("txt",), has_columns=True)
 
     def __init__(self, library: Any, spec: LightgbmSpec, objective: Objective, text: str) -> None:
         super().__init__(library, spec, objective)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -110,7 +110,7 @@ class LoadedModel(EstimatorModel):
         estimator: The estimator, as it was stored.
     """
 
-    exports: ClassVar[Exports] = Exports(("skops",))
+    exports: Exports = Exports(("skops",))
 
     def __init__(self, inputs: ModelInputs, estimator: Any) -> None:
         super().__init__(inputs.config, inputs.info)

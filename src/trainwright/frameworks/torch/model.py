@@ -8,7 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -182,7 +182,7 @@ class LoadedModel(_TorchModel):
     later call is watched, and what it did is undone and done again with the precautions that it needs.
     """
 
-    exports: ClassVar[Exports] = Exports(FORMATS, FOLDER_FORMATS)
+    exports: Exports = Exports(FORMATS, FOLDER_FORMATS)
 
     def __init__(self, inputs: ModelInputs, folder: Path) -> None:
         with OwnGenerators():  # the initial weights are not those that a learner has: they are replaced

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class XgboostModel(Model):
         booster: The booster; a learner replaces it at a restore.
     """
 
-    exports: ClassVar[Exports] = Exports(("ubj", "json"), has_columns=True)
+    exports: Exports = Exports(("ubj", "json"), has_columns=True)
 
     def __init__(
         self,
