@@ -16,6 +16,7 @@ import yaml
 from small_runs import SMALL
 from trainwright.errors import WorldError
 from trainwright.frameworks.torch.parallel import world
+from trainwright.world import Mesh
 
 pytestmark = pytest.mark.slow
 
@@ -122,5 +123,5 @@ def test_a_process_that_does_not_come_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv(world.STORE, str(tmp_path / "store"))
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(WorldError, match=r"process 1 of 3 did not come within 0\.001 minutes"):
-        world.ProcessGroup(0, 3, 0, "gloo")
+        world.ProcessGroup(0, 3, 0, "gloo", Mesh(data=3))
     assert signal.getsignal(signal.SIGTERM) is before
