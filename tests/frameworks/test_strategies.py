@@ -27,26 +27,12 @@ class TestDataParallel(StrategySuite):
     strategy = "ddp"
 
 
+@pytest.mark.services
 class TestDivided(StrategySuite):
     """Two processes that own whole tensors, rows of some, and columns of others."""
 
     strategy = "ddp"
     model = "divided_models:Net"  # which puts its strategy in the place of `ddp`
-
-    def test_files_hold_blocks_and_predict_as_whole_ones(self, alone: dict[str, Any], tmp_path: Path) -> None:
-        result = self._result(self._train(tmp_path, self.processes))
-        self._compare(result, alone)
-        run = trainwright.get(result["run_id"], runs_dir=tmp_path / "runs")
-        assert run.manifest["environment"]["mesh"] == {"pipeline": 1, "data": 2, "shard": 1, "tensor": 1}
-        for kind in ("checkpoints", "best"):
-            newest = max((run.path / kind).iterdir())
-            with safe_open(newest / "weights.1.safetensors", "pt") as file:
-                blocks = json.loads(file.metadata()["blocks"])
-            assert {len(one["whole"]) for one in blocks.values()} == {1, 2}
-            assert any(one["offset"][-1] for one in blocks.values() if len(one["whole"]) == 2), "columns"
-        rows = np.ones((3, 64), np.float32)
-        whole = trainwright.load(Path(alone["path"]), trust=True)
-        assert trainwright.load(run, trust=True).outputs(rows).tolist() == whole.outputs(rows).tolist()
 
     def test_a_process_that_does_not_see_the_folder_sends_its_parts(
         self, alone: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -58,6 +44,27 @@ class TestDivided(StrategySuite):
         for kind in ("checkpoints", "best"):
             newest = max((Path(result["path"]) / kind).iterdir())
             assert (newest / "weights.1.safetensors").stat().st_size > 100_000
+
+
+def test_files_hold_blocks_and_predict_as_whole_ones(tmp_path: Path) -> None:
+    """Also after the death of one of the two processes."""
+    suite = TestDivided()
+    for name in ("alone", "divided"):
+        (tmp_path / name).mkdir()
+    alone = suite._result(suite._train(tmp_path / "alone", 1))
+    result = suite._result(suite._train(tmp_path / "divided", 2, kill=suite._call(1, 2, 13)))
+    suite._compare(result, alone)
+    run = trainwright.get(result["run_id"], runs_dir=tmp_path / "divided" / "runs")
+    assert run.manifest["environment"]["mesh"] == {"pipeline": 1, "data": 2, "shard": 1, "tensor": 1}
+    for kind in ("checkpoints", "best"):
+        newest = max((run.path / kind).iterdir())
+        with safe_open(newest / "weights.1.safetensors", "pt") as file:
+            blocks = json.loads(file.metadata()["blocks"])
+        assert {len(one["whole"]) for one in blocks.values()} == {1, 2}
+        assert any(one["offset"][-1] for one in blocks.values() if len(one["whole"]) == 2), "columns"
+    rows = np.ones((3, 64), np.float32)
+    whole = trainwright.load(Path(alone["path"]), trust=True)
+    assert trainwright.load(run, trust=True).outputs(rows).tolist() == whole.outputs(rows).tolist()
 
 
 def test_the_coordinates_of_processes_on_a_mesh() -> None:
