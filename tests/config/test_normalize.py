@@ -110,7 +110,7 @@ MEANINGS = {
     "a schedule of the user's": (
         {"training": {"scheduler": {"type": "mine:rate", "power": 2, "warmup_steps": 3}}},
         {
-            "training.scheduler.type": "own",
+            "training.scheduler.type": "custom",
             "training.scheduler.function": "mine:rate",
             "training.scheduler.params.power": 2,
             "training.scheduler.warmup_steps": 3,
@@ -118,7 +118,7 @@ MEANINGS = {
     ),
     "a schedule by its path alone": (
         {"lr_scheduler": "mine:rate"},
-        {"training.scheduler.type": "own", "training.scheduler.function": "mine:rate"},
+        {"training.scheduler.type": "custom", "training.scheduler.function": "mine:rate"},
     ),
     "reduce_on_plateau": ({"scheduler": "reduce_on_plateau"}, {"training.scheduler.type": "plateau"}),
     "16-mixed": ({"training": {"precision": "16-mixed"}}, {"training.precision": "fp16"}),

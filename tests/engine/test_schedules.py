@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from torch.optim import lr_scheduler
 
 from small_runs import assert_same, whole_and_resumed
-from trainwright.config.schedules import ConstantSchedule, OwnSchedule, Schedule
+from trainwright.config.schedules import ConstantSchedule, CustomSchedule, Schedule
 from trainwright.engine.schedules import learning_rate
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.torch.optim.schedule import torch_schedule
@@ -226,20 +226,20 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.mark.usefixtures("own")
 def test_a_function_of_the_users_returns_the_factor() -> None:
-    rates = ours(type="own", function="own_schedules:saw", params={"teeth": 4}, warmup_steps=8)
+    rates = ours(type="custom", function="own_schedules:saw", params={"teeth": 4}, warmup_steps=8)
     assert rates[8:] == pytest.approx([BASE * (1 - step * 4 / 32 % 1) for step in range(32)])
 
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (2, 0), (9, 8), (8, 8)])
 def test_a_function_of_the_users_is_told_how_many_steps_are_left(steps: int, warmup: int) -> None:
-    schedule = OwnSchedule(function="own_schedules:told", warmup_steps=warmup)
+    schedule = CustomSchedule(function="own_schedules:told", warmup_steps=warmup)
     assert learning_rate(schedule, 0.5, steps)(warmup) == 0.5 * max(1, steps - warmup)
 
 
 @pytest.mark.usefixtures("own")
 def test_a_class_of_torchs_is_a_function_of_the_step() -> None:
-    schedule = OwnSchedule(function="own_schedules:Falling", params={"power": 2})
+    schedule = CustomSchedule(function="own_schedules:Falling", params={"power": 2})
     made = torch_schedule(schedule)
     assert made == torch_schedule(schedule), "plans are compared"
     assert made is not None
@@ -251,7 +251,7 @@ def test_a_class_of_torchs_is_a_function_of_the_step() -> None:
 
 @pytest.mark.usefixtures("own")
 def test_a_factor_may_be_0() -> None:
-    assert ours(type="own", function="own_schedules:off") == [0.0] * STEPS
+    assert ours(type="custom", function="own_schedules:off") == [0.0] * STEPS
 
 
 @pytest.mark.usefixtures("own")
@@ -269,12 +269,12 @@ def test_a_factor_may_be_0() -> None:
     ],
 )
 def test_what_is_wrong_with_it_is_said_before_the_training(function: str, says: str) -> None:
-    schedule = OwnSchedule(function=function, params={} if "counting" in function else {"tooth": 4})
+    schedule = CustomSchedule(function=function, params={} if "counting" in function else {"tooth": 4})
     with pytest.raises(InputError, match=says):
         learning_rate(schedule, BASE, STEPS)
 
 
-def first_rates(schedule: OwnSchedule) -> list[float]:
+def first_rates(schedule: CustomSchedule) -> list[float]:
     rate = learning_rate(schedule, BASE, STEPS, torch_schedule(schedule))
     return [rate(0), rate(1)]
 
@@ -302,7 +302,7 @@ def first_rates(schedule: OwnSchedule) -> list[float]:
     ],
 )
 def test_what_is_wrong_with_it_is_said(function: str, params: dict[str, Any], says: str) -> None:
-    schedule = OwnSchedule(function=function, params=params)
+    schedule = CustomSchedule(function=function, params=params)
     with pytest.raises((InputError, ModelError), match=rf"^training.scheduler: .*{says}"):
         first_rates(schedule)
 
@@ -311,7 +311,7 @@ def test_what_is_wrong_with_it_is_said(function: str, params: dict[str, Any], sa
 def test_what_checks_a_schedule_draws_nothing() -> None:
     """A function may draw from the global generators, which checkpoints hold: its draws stay what they were."""
     random.seed(3)
-    rate = learning_rate(OwnSchedule(function="own_schedules:drawing"), 1.0, STEPS)
+    rate = learning_rate(CustomSchedule(function="own_schedules:drawing"), 1.0, STEPS)
     found = [rate(step) for step in range(3)]
     random.seed(3)
     random.random()

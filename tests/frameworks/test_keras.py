@@ -857,7 +857,7 @@ def test_the_config_wins_over_what_a_model_is_compiled_with(tmp_path: Path) -> N
     assert {row["learning_rate"] for row in run.history() if "learning_rate" in row} == {0.2}
 
 
-def own_loss(targets: Any, outputs: Any) -> Any:
+def custom_loss(targets: Any, outputs: Any) -> Any:
     """Is given the indices of the classes, as `fit` would with such targets."""
     return keras.ops.sparse_categorical_crossentropy(targets, outputs)
 
@@ -866,10 +866,10 @@ LOSSES: list[Any] = [
     "sparse_categorical_crossentropy",
     "categorical_crossentropy",
     "crossentropy",
-    lambda: own_loss,
+    lambda: custom_loss,
     lambda: keras.losses.CategoricalCrossentropy(from_logits=False),
 ]
-LOSS_NAMES = [*LOSSES[:3], "own_loss", "CategoricalCrossentropy"]
+LOSS_NAMES = [*LOSSES[:3], "custom_loss", "CategoricalCrossentropy"]
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=LOSS_NAMES)

@@ -24,7 +24,7 @@ from trainwright.records.run_dir import RunDir
 from trainwright.require import import_path, importing_by
 from trainwright.runs.run import Run
 from trainwright.runs.trust import RunImports
-from trainwright.runs.workdir import own_code, reading, working_directory
+from trainwright.runs.workdir import code_folders, reading, working_directory
 
 NET = """
 import torch
@@ -234,14 +234,14 @@ def test_only_a_private_folder_above_the_working_directory_counts(
     own = RunDir.create(here / "runs", "exp", "")
     (here / "sub").mkdir()
     monkeypatch.chdir(here / "sub")
-    assert own_code(own) == [here, here / "sub"]
+    assert code_folders(own) == [here, here / "sub"]
     records(run, here)
-    assert own_code(RunDir(run.path)) == [here / "sub"]
+    assert code_folders(RunDir(run.path)) == [here / "sub"]
     edit(own.path / "created.json", signature=None)
-    assert own_code(own, resume=True) == [here / "sub"]
+    assert code_folders(own, resume=True) == [here / "sub"]
     here.chmod(0o777)
-    assert own_code(RunDir.create(here / "runs", "exp", "")) == [here / "sub"]
-    assert own_code(RunDir(run.path), trust=True) == [here / "sub", here]
+    assert code_folders(RunDir.create(here / "runs", "exp", "")) == [here / "sub"]
+    assert code_folders(RunDir(run.path), trust=True) == [here / "sub", here]
 
 
 def test_ones_own_run_resumes_from_anywhere(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import PurePath
 
 from trainwright.config.fields import RANGE
-from trainwright.config.metrics import METRIC_KEYS, own_name
+from trainwright.config.metrics import METRIC_KEYS, custom_name
 from trainwright.config.schema import TrainingConfig, bounds, power_of_two
 from trainwright.config.splits import DEFAULT_TEST_SHARE, SplitConfig
 from trainwright.config.synonyms import OTHER_FILES
@@ -294,7 +294,7 @@ def _check_metric(root: Node, path: str, node: Node, problems: Problems) -> None
     if not isinstance(node.value, str) or node.value.startswith("val_"):
         return
     if ":" in node.value:
-        name = own_name(node.value)
+        name = custom_name(node.value)
         reason = f"list {node.value} in evaluation.metrics, and write val_{name} here"
     elif node.value == "train_loss":
         reason = "train_loss is a mean over the steps since the last log, not an evaluation; use val_loss"

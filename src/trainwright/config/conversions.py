@@ -13,7 +13,7 @@ from pathlib import PurePath
 from trainwright.config import synonyms
 from trainwright.config.checks import FILE_TYPES
 from trainwright.config.image_transforms import read_transforms
-from trainwright.config.schedules import OwnSchedule
+from trainwright.config.schedules import CustomSchedule
 from trainwright.config.schema import TrackerConfig
 from trainwright.config.search_spaces import read_search
 from trainwright.config.synonyms import fold
@@ -55,19 +55,19 @@ def _data(draft: Draft, path: str, node: Node) -> None:
 
 
 def _scheduler(draft: Draft, path: str, node: Node) -> None:
-    """Make `{type: package.module:name, ...}` a schedule of the type `own`; the rest are its arguments."""
+    """Make `{type: package.module:name, ...}` a schedule of the type `custom`; the rest are its arguments."""
     _section("type", draft, path, node)
     options = mapping(node)
     kind = options.get("type")
     if kind is None or not is_path(kind.value) or "function" in options:
         return
-    own = [name for name in options if name not in OwnSchedule.model_fields]
+    own = [name for name in options if name not in CustomSchedule.model_fields]
     if own:
         given = options.setdefault("params", Node({}, kind.source, kind.key))
         if isinstance(given.value, dict):
             given.value.update({name: options.pop(name) for name in own})
     options["function"] = kind
-    options["type"] = Node("own", kind.source, kind.key)
+    options["type"] = Node("custom", kind.source, kind.key)
 
 
 def _list(draft: Draft, path: str, node: Node) -> None:  # noqa: ARG001 - a conversion

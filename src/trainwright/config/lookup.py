@@ -13,7 +13,7 @@ from trainwright.config.adapters import Adapters, Kind
 from trainwright.config.checks import DEFAULT_EPOCHS, check_import_path
 from trainwright.config.fields import TypedSection
 from trainwright.config.messages import validate
-from trainwright.config.metrics import METRIC_KEYS, own_name
+from trainwright.config.metrics import METRIC_KEYS, custom_name
 from trainwright.config.normalize import tracking_items
 from trainwright.config.other_models import OTHER_CLASSES, unknown_model
 from trainwright.config.resolved import values
@@ -334,7 +334,7 @@ class Lookup:
         for index, item in enumerate(wanted):
             path = f"evaluation.metrics.{index}"
             if isinstance(item.value, str) and ":" in item.value:
-                self.own_metric(item, path, own)
+                self.custom_metric(item, path, own)
             else:
                 self.metric(item, item.value, path)
         heads = tuple(f"_{name}" for name in mapping(find_value(self.root, "training.heads")))
@@ -346,10 +346,10 @@ class Lookup:
             if name.startswith("val_"):
                 self.metric(chosen, name.removeprefix("val_"), path)
 
-    def own_metric(self, node: Node, path: str, own: dict[str, str]) -> None:
+    def custom_metric(self, node: Node, path: str, own: dict[str, str]) -> None:
         """Check the import path of a user's own metric, and add its name to those of the others."""
         check_import_path(node, path, self.problems)
-        name = own_name(str(node.value))
+        name = custom_name(str(node.value))
         taken = own.get(name, "a metric of Trainwright" if name in self.adapters.names("metric") else None)
         if name == "loss" or (taken is not None and taken != node.value):
             ours = f"write {name}, or " if name in self.adapters.names("metric") else ""

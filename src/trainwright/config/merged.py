@@ -11,7 +11,7 @@ import re
 
 from trainwright.config.adapters import Adapters, Kind, Meaning
 from trainwright.config.conversions import is_path
-from trainwright.config.metrics import METRIC_KEYS, own_name
+from trainwright.config.metrics import METRIC_KEYS, custom_name
 from trainwright.config.schema import TrainingConfig
 from trainwright.config.synonyms import IMPORTED_AS
 from trainwright.config.tree import OLDER, Conversion, Draft, Node, find, find_value, mapping, put, take
@@ -38,7 +38,7 @@ _OURS = {
 }
 
 
-def _names_own(name: object) -> bool:
+def _is_custom(name: object) -> bool:
     """Return whether a loss is named by its import path, in which a dot may stand for the colon."""
     return is_path(name) or (isinstance(name, str) and "." in name)
 
@@ -58,7 +58,7 @@ def _head(draft: Draft, path: str, head: dict[str, Node]) -> None:
     given = mapping(params) | options
     head["loss"] = kind or Node("auto", loss.source, loss.key)
     name = head["loss"].value
-    if given and not _names_own(name):
+    if given and not _is_custom(name):
         message = (
             f"the loss {name} of a head has no options; write a loss of your own, package.module:function"
         )
@@ -78,7 +78,7 @@ def _loss(draft: Draft, path: str, node: Node) -> None:
         put(draft.root, path, kind)
     if params is None or params.value == {}:
         return
-    if not isinstance(params.value, dict) or _names_own(name):
+    if not isinstance(params.value, dict) or _is_custom(name):
         put(draft.root, f"{path}_params", params)  # validation reports what is no mapping
         return
     for option, given in params.value.items():
@@ -226,7 +226,7 @@ def _deciding(draft: Draft, path: str, node: Node) -> None:
     """Replace the metrics that decide something, but for the user's own, which mean what they say."""
     listed = find_value(draft.root, "evaluation.metrics")
     paths = listed.value if listed is not None and isinstance(listed.value, list) else ()
-    own = {own_name(str(item.value)) for item in paths if ":" in str(item.value)}
+    own = {custom_name(str(item.value)) for item in paths if ":" in str(item.value)}
     if str(node.value).removeprefix("val_") not in own:
         _metric(draft, path, node, prefix="val_")
     for index, item in enumerate(node.value if isinstance(node.value, list) else ()):  # of a search

@@ -34,7 +34,7 @@ from trainwright.config.words import (
 )
 
 Model = TypeVar("Model", bound=BaseModel)
-OWN = "own"  # the type of a section that names a user's own function by its import path
+CUSTOM = "custom"  # the type of a section that names a user's own function by its import path
 MOST_SECTIONS = 3  # a key that exists in more sections than that is not a helpful suggestion
 
 
@@ -158,8 +158,8 @@ class _Report:
         elif error["type"] in {"union_tag_invalid", "union_tag_not_found"}:
             chosen = mapping(node).get("type", node)
             tags = [str(tag(one)) for one in get_args(without_null(spot.annotation))]
-            message = choice([one for one in tags if one != OWN], chosen)
-            if OWN in tags:
+            message = choice([one for one in tags if one != CUSTOM], chosen)
+            if CUSTOM in tags:
                 message += "; one of your own is named by its import path, package.module:function"
             self.problems.report(message, join(self._path(spot.keys), "type"), chosen.source)
         else:

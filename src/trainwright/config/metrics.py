@@ -50,7 +50,7 @@ def metrics_of_head(config: RunConfig, head: str) -> list[str]:
     return [metric for one in found if one and one[0] == head and (metric := one[1]) != "val_loss"]
 
 
-def own_name(path: str) -> str:
+def custom_name(path: str) -> str:
     """Return the name of a user's own metric: `mine:profit` -> `profit`."""
     return path.rpartition(":")[2].rpartition(".")[2]
 
@@ -61,6 +61,6 @@ def metric_path(config: RunConfig, metric: str) -> str:
     Any other is returned as it is.
     """
     listed = [config.evaluation.metrics or [], *(one.metrics or [] for one in config.training.heads.values())]
-    own = {own_name(path): path for metrics in listed for path in metrics if ":" in path}
+    own = {custom_name(path): path for metrics in listed for path in metrics if ":" in path}
     split, _, name = metric.partition("_")
     return own.get(name if split in ("train", "val", "test") else metric, metric)

@@ -189,7 +189,7 @@ def _expand_sections(draft: Draft) -> None:
         transforms.value if transforms and isinstance(transforms.value, list) else ()
     ):
         _expand(draft, f"data.transforms.{index}", item, None)
-        _own_transform(item)
+        _custom_transform(item)
     for key, item in tracking_items(draft.root):
         _expand(draft, join("tracking", key), item, TrackerConfig)
 
@@ -204,8 +204,8 @@ def _put_into_loss(root: Node, params: Node) -> None:
     mapping(loss).setdefault("params", params)
 
 
-def _own_transform(item: Node) -> None:
-    """Make `{type: package.module:name, ...}` a transform of the type `own`; the rest are its arguments."""
+def _custom_transform(item: Node) -> None:
+    """Make `{type: package.module:name, ...}` a transform of type `custom`; the rest are its arguments."""
     options = mapping(item)
     kind = options.get("type")
     if kind is None or not isinstance(kind.value, str) or ":" not in kind.value:
@@ -213,7 +213,7 @@ def _own_transform(item: Node) -> None:
     params = {name: options.pop(name) for name in [*options] if name != "type"}
     given = params.pop("params", None)
     options |= {"function": kind, "params": Node({**params, **mapping(given)}, kind.source, kind.key)}
-    options["type"] = Node("own", kind.source, kind.key)
+    options["type"] = Node("custom", kind.source, kind.key)
 
 
 def tracking_items(root: Node) -> list[tuple[str, Node]]:

@@ -151,7 +151,7 @@ class PlateauSchedule(ConstantSchedule):
     patience: int = bits(default=3, ge=0, description="evaluations without improvement before a drop")
 
 
-class OwnSchedule(ConstantSchedule):
+class CustomSchedule(ConstantSchedule):
     """A schedule of your own; `scheduler: package.module:name` is short for it.
 
     It is a function that is called with (step, total_steps) and `params`, and returns the factor on the
@@ -159,7 +159,7 @@ class OwnSchedule(ConstantSchedule):
     """
 
     uses_length: ClassVar[bool] = True
-    type: Literal["own"] = bits("own")  # type: ignore[assignment]
+    type: Literal["custom"] = bits("custom")  # type: ignore[assignment]
     function: str = bits(description="package.module:name")
     params: dict[str, Any] = bits(default_factory=dict, description="the other arguments, by name")
 
@@ -176,5 +176,5 @@ Schedule = (
     | PolynomialSchedule
     | StableSchedule
     | PlateauSchedule
-    | OwnSchedule
+    | CustomSchedule
 )

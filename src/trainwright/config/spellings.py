@@ -52,7 +52,7 @@ class Spellings:
         settings: Name -> the setting of ours that it means.
         metrics: The library's metric, in lower case -> ours, which is listed in `evaluation.metrics`; None:
             the loss, which is always there. They are values of the option `metric`.
-        own_metrics: Metrics that the option `metric` takes itself, if one is given alone.
+        library_metrics: Metrics that the option `metric` takes itself, if one is given alone.
         unused: Name -> why it has no effect here.
         refused: Name -> why it cannot be used.
         lists: Options that are lists, of which a single value is the only item.
@@ -63,7 +63,7 @@ class Spellings:
     values: Mapping[str, Mapping[Any, tuple[str, Any]]] = field(default_factory=dict)
     settings: Mapping[str, Setting] = field(default_factory=dict)
     metrics: Mapping[str, str | None] = field(default_factory=dict)
-    own_metrics: Collection[str] = ()
+    library_metrics: Collection[str] = ()
     unused: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, Refusal] = field(default_factory=dict)
     lists: Collection[str] = ()
@@ -80,7 +80,7 @@ class Spellings:
     def metrics_meant(self, value: Any) -> list[str] | None:
         """Return our metrics that a value of the option `metric` names; None if the option takes it."""
         listed = value if isinstance(value, list | tuple) else [value]
-        if len(listed) == 1 and listed[0] in self.own_metrics:
+        if len(listed) == 1 and listed[0] in self.library_metrics:
             return None
         if not all(isinstance(name, str) and name.lower() in self.metrics for name in listed):
             return None

@@ -159,10 +159,10 @@ class Cutmix(_Item):
     p: Probability = bits(default=1.0, description="the probability that it is applied")
 
 
-class OwnTransform(_Item):
+class CustomTransform(_Item):
     """A function of your own of (image, rng) in training; `package.module:name` is short for it."""
 
-    type: Literal["own"] = bits("own")
+    type: Literal["custom"] = bits("custom")
     function: str = bits(description="package.module:name")
     params: dict[str, Any] = bits(default_factory=dict, description="the other arguments, by name")
 
@@ -181,6 +181,6 @@ Transform = Annotated[
     | Normalize
     | Mixup
     | Cutmix
-    | OwnTransform,
+    | CustomTransform,
     Field(discriminator="type"),
 ]

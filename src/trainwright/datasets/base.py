@@ -250,7 +250,7 @@ class DataBundle:
         splits = [split for split in self.splits.values() if isinstance(split, ReadFromFiles)]
         return [*self.shards_read, *(file for split in splits for file in split.files_read)]
 
-    def shares(self, known: dict[str, Any]) -> None:
+    def share(self, known: dict[str, Any]) -> None:
         """Share what `once` computes with others that have the same data."""
         object.__setattr__(self, "_known", known)
 

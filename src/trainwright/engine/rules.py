@@ -99,7 +99,7 @@ class Rules:
             self._schedule,
             1.0 if plan.learning_rate is None else plan.learning_rate,
             plan.total_steps,
-            plan.own_schedule,
+            plan.custom_schedule,
         )
         self.boundary = plan.boundary
         self._config = config

@@ -11,17 +11,17 @@ from typing import Any
 from trainwright.config.schedules import (
     ConstantSchedule,
     CosineRestartsSchedule,
+    CustomSchedule,
     ExponentialSchedule,
     LinearSchedule,
     MultistepSchedule,
     OneCycleSchedule,
-    OwnSchedule,
     PolynomialSchedule,
     StableSchedule,
     StepSchedule,
 )
 from trainwright.errors import InputError
-from trainwright.frameworks.base import OwnRate
+from trainwright.frameworks.base import CustomRate
 from trainwright.process.global_random import preserved_global_random
 from trainwright.require import import_path, kind_of
 
@@ -29,7 +29,7 @@ Factor = Callable[[int], float]  # of the steps since the warm-up
 
 
 def learning_rate(
-    schedule: ConstantSchedule, base: float, total_steps: int, own: OwnRate | None = None
+    schedule: ConstantSchedule, base: float, total_steps: int, own: CustomRate | None = None
 ) -> Callable[[int], float]:
     """Return the learning rate as a function of the step, from 0.
 
@@ -41,8 +41,8 @@ def learning_rate(
     """
     warmup = schedule.warmup_steps or math.ceil(schedule.warmup_ratio * total_steps)
     steps = max(1, total_steps - warmup)
-    if isinstance(schedule, OwnSchedule):
-        decayed = own(base, steps) if own else _own_rate(schedule, base, steps)
+    if isinstance(schedule, CustomSchedule):
+        decayed = own(base, steps) if own else _custom_rate(schedule, base, steps)
     elif (factor := _factor(schedule, steps)) is not None:
         decayed = _scaled(base, factor)
     else:
@@ -145,7 +145,7 @@ _FACTORS: Mapping[str, Callable[[Any, int, int], float]] = {
 }
 
 
-def _own_rate(schedule: OwnSchedule, base: float, steps: int) -> Callable[[int], float]:
+def _custom_rate(schedule: CustomSchedule, base: float, steps: int) -> Callable[[int], float]:
     """Return the rate by a function of the user's, which returns the factor.
 
     Raises:

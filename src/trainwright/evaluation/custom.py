@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from trainwright.config.metrics import own_name
+from trainwright.config.metrics import custom_name
 from trainwright.errors import InputError, ModelError
 from trainwright.plugins import adapters
 from trainwright.require import home_of, import_path, is_class_of_functions, kind_of
@@ -63,7 +63,7 @@ def accumulator(path: str) -> Accumulator | None:
         InputError: It cannot be imported, or not be constructed.
     """
     value = _imported(path)
-    return Accumulator(path, own_name(path), value) if is_accumulator(value) else None
+    return Accumulator(path, custom_name(path), value) if is_accumulator(value) else None
 
 
 def _imported(path: str) -> Any:

@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 
 from trainwright import plugins
-from trainwright.config.metrics import metric_path, of_head, of_task, own_name
+from trainwright.config.metrics import custom_name, metric_path, of_head, of_task
 from trainwright.config.schema import RunConfig
 from trainwright.config.words import SHORT, some
 from trainwright.errors import InputError
@@ -97,7 +97,7 @@ def meant(name: str) -> str | None:
 def without_prefix(metric: str) -> str:
     """Return a metric's name without the split's prefix: `val_f1` -> `f1`; `mine:profit` -> `profit`."""
     if ":" in metric:
-        return own_name(metric)
+        return custom_name(metric)
     split, _, rest = metric.partition("_")
     return rest if split in SPLITS and rest else metric
 

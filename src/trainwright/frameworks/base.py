@@ -53,7 +53,7 @@ WEIGHTS_FILE = "weights.safetensors"
 WEIGHTS = "weights."
 
 # Returns the learning rate as a function of the step, given the highest rate and the number of steps.
-OwnRate = Callable[[float, int], Callable[[int], float]]
+CustomRate = Callable[[float, int], Callable[[int], float]]
 
 
 class Plan(NamedTuple):
@@ -69,7 +69,7 @@ class Plan(NamedTuple):
         cumulative: Whether the state after a step contains the model of every earlier step, as with additive
             trees. If so, the weights of the best step are extracted on demand, with `snapshot(step=...)`.
         scheduled: Whether `training.scheduler` varies the learning rate.
-        own_schedule: Makes the learning rate of a scheduler of the library that the config names by its
+        custom_schedule: Makes the learning rate of a scheduler of the library that the config names by its
             import path; None for a function of the user's, and for all schedules of our own.
     """
 
@@ -79,7 +79,7 @@ class Plan(NamedTuple):
     boundary: int = 1
     cumulative: bool = False
     scheduled: bool = True
-    own_schedule: OwnRate | None = None
+    custom_schedule: CustomRate | None = None
 
 
 @dataclass(frozen=True)

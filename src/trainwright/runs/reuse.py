@@ -217,8 +217,8 @@ def _known_device(before: Manifest, config: RunConfig, objects: Objects) -> str 
     and what `init_from` names may have changed.
     """
     named = [config.model.type, config.model.params, config.training.loss, config.evaluation.metrics]
-    own_code = any(import_paths(named))
-    if objects.model is not None or config.model.init_from or before.model or own_code:
+    names_code = any(import_paths(named))
+    if objects.model is not None or config.model.init_from or before.model or names_code:
         return None
     device: str | None = plugins.adapter("framework", framework_name(config)).device_name(config)
     return device

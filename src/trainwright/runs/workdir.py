@@ -35,7 +35,7 @@ def working_directory(run: RunDir) -> Path:
     return next(usable, Path.cwd())
 
 
-def own_code(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[Path]:
+def code_folders(run: RunDir, *, resume: bool = False, trust: bool = False) -> list[Path]:
     """Return the folders of the user's own project, from which the run may import code.
 
     The caller's working directory always counts. The one that the run records counts, too, if the user trusts
@@ -98,7 +98,7 @@ def reading(
     Args:
         run: The run directory.
         folder: The folder to work in; default: the current working directory.
-        resume: See `own_code`.
+        resume: See `code_folders`.
         allow_change: Accept a run of which this version of Trainwright computes a part otherwise.
         trust: Whether the user trusts the run.
 
@@ -108,7 +108,7 @@ def reading(
     """
     if not allow_change:
         _refuse_changed_parts(run)
-    folders = own_code(run, resume=resume, trust=trust)
+    folders = code_folders(run, resume=resume, trust=trust)
     rule = RunImports(run, folders, trusted=trust, started=working_directory(run))
     with importing_by(rule), working_in(folder or Path.cwd(), rule.folders, without=run.path):
         yield

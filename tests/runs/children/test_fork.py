@@ -126,8 +126,8 @@ def test_going_on_leads_to_the_bits_of_a_run_that_was_never_shorter(
     start = initial(child)
     assert (start["relation"], start["run_id"], start["differs"]) == ("continue", run.id, [])
     losses, evaluations = journal_values(whole)
-    own_losses, own_evaluations = journal_values(child)
-    assert own_losses == {step: loss for step, loss in losses.items() if step > start["checkpoint_step"]}
+    custom_losses, own_evaluations = journal_values(child)
+    assert custom_losses == {step: loss for step, loss in losses.items() if step > start["checkpoint_step"]}
     assert [one for one in evaluations if one in own_evaluations] == own_evaluations
     assert child.parent == {"run_id": run.id, "relation": "continue", "step": start["step"]}
 
@@ -837,11 +837,11 @@ def test_another_loss_begins_a_new_history(
     parent: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`val_loss` has another meaning: whatever it was, the best model is one of the fork's."""
-    (tmp_path / "own_losses.py").write_text(
+    (tmp_path / "custom_losses.py").write_text(
         "from torch.nn.functional import cross_entropy\n\n\n"
         "def large(outputs, batch):\n    return 10 * cross_entropy(outputs, batch['target'])\n"
     )
     monkeypatch.chdir(tmp_path)
-    child = trainwright.fork(parent, {**LONGER, "training.loss": "own_losses:large"})
+    child = trainwright.fork(parent, {**LONGER, "training.loss": "custom_losses:large"})
     assert child.result["best"]["step"] > 30
     assert trainwright.reproduce(child).verdict == "identical"

@@ -230,13 +230,13 @@ def test_metrics_that_a_keras_model_was_compiled_with(tmp_path: Path) -> None:
 
 def test_heads_whose_targets_float32_rounds_are_named(caplog: pytest.LogCaptureFixture) -> None:
     from trainwright.frameworks.torch.heads import Heads
-    from trainwright.frameworks.torch.state.custom import OwnLosses
+    from trainwright.frameworks.torch.state.custom import CustomLosses
 
     inputs = {name: ArraySpec((), "float32") for name in ("when", "size")} | features_spec((2,))
     settings = RunConfig.model_validate(
         {"model": {"type": "mlp"}, "training": {"heads": {"when": {}, "size": {}}}}
     )
-    heads = Heads(settings, DataInfo("regression", inputs, 1), OwnLosses())
+    heads = Heads(settings, DataInfo("regression", inputs, 1), CustomLosses())
     frame = DATA["train"]
     arrays = {"when": frame["when"].to_numpy(np.float32), "size": frame["a"].to_numpy(np.float32)}
     heads.warn_of_rounding(Arrays(arrays))

@@ -215,7 +215,7 @@ def files_of(folder: str | Path) -> list[Path] | None:
 
 def from_json(data: dict[str, Any]) -> ImagePreparation:
     """Restore the preparation that `to_json` was called on; only what it does outside of training is used."""
-    kept = [one for one in data["transforms"] if one["type"] != "own"]
+    kept = [one for one in data["transforms"] if one["type"] != "custom"]
     listed = _TRANSFORMS.validate_python(kept)
     pipeline = Pipeline(listed, data["mean"], data["std"])
     return ImagePreparation(data["images"], data["mode"], pipeline, Target.from_json(data["target"]))

@@ -53,7 +53,7 @@ class Pipeline:
     @property
     def has_own(self) -> bool:
         """True where there is a function of the user's."""
-        return any(isinstance(one, sections.OwnTransform) for one in self.listed)
+        return any(isinstance(one, sections.CustomTransform) for one in self.listed)
 
     def __call__(self, image: Image, random: transforms.Random | None = None) -> Array:
         """Return an image as (channels, height, width) float32; without `random` as outside of training."""

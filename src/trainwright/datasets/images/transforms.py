@@ -285,7 +285,7 @@ def _rand_augment(section: sections.RandAugment) -> Change:
     return change
 
 
-def _own(section: sections.OwnTransform) -> Change:
+def _own(section: sections.CustomTransform) -> Change:
     try:
         function = import_path(section.function)
     except InputError as error:
@@ -335,5 +335,5 @@ _MAKERS: Mapping[type, Callable[[Any], Change]] = {
     sections.ColorJitter: _color_jitter,
     sections.RandAugment: _rand_augment,
     sections.RandomErasing: _random_erasing,
-    sections.OwnTransform: _own,
+    sections.CustomTransform: _own,
 }

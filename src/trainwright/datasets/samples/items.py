@@ -337,7 +337,7 @@ class Items:
         The content is the dataset's own `fingerprint` (a text, or a method that returns one), or a sample of
         64 items.
         """
-        own = own_fingerprint(self._dataset)
+        own = declared_fingerprint(self._dataset)
         kind = type(self._dataset)
         known = [f"{kind.__module__}.{kind.__qualname__}", len(self), own or self.content]
         all_are = self._kept is None or len(self._kept) == len(self._dataset)
@@ -398,7 +398,7 @@ def is_of_machine(error: BaseException | None) -> bool:
     return isinstance(cause, MemoryError | SystemExit)
 
 
-def own_fingerprint(dataset: Any) -> str | None:
+def declared_fingerprint(dataset: Any) -> str | None:
     """Return the dataset's own `fingerprint`, or None if it has none."""
     own = getattr(dataset, "fingerprint", None)
     own = own() if callable(own) else own

@@ -16,7 +16,7 @@ from trainwright.config.splits import SplitConfig
 from trainwright.datasets.base import DataBundle, LoadRequest, Reading, Split
 from trainwright.datasets.samples.corrupt import StoredSamples, without_corrupt
 from trainwright.datasets.samples.custom import sample_function
-from trainwright.datasets.samples.items import READ_THROUGH, Items, own_fingerprint
+from trainwright.datasets.samples.items import READ_THROUGH, Items, declared_fingerprint
 from trainwright.datasets.samples.sampling import balanced, item_weights
 from trainwright.datasets.tables.table import kind_of, listed, tidy
 from trainwright.datasets.tables.tabular import rounded_targets
@@ -100,7 +100,7 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig, request: LoadR
     unrepeatable = [  # this reads their content, which the splits below share
         name for name, items in raw.items() if not _vouches(datasets[name], collate) and items.content is None
     ]
-    pinned = [name for name, dataset in datasets.items() if own_fingerprint(dataset) is not None]
+    pinned = [name for name, dataset in datasets.items() if declared_fingerprint(dataset) is not None]
     warnings += _warnings(raw, unrepeatable, pinned)
     splits: dict[SplitName, Split] = {
         split: items.of_task(task, classes, indices, config.ignore_index) for split, items in raw.items()
@@ -269,7 +269,7 @@ def _vouches(dataset: Any, collate: Any) -> bool:
     That of shards covers no function of the user's.
     """
     is_foreign = isinstance(dataset, StoredSamples) and not dataset.is_stored
-    return own_fingerprint(dataset) is not None and collate is None and not is_foreign
+    return declared_fingerprint(dataset) is not None and collate is None and not is_foreign
 
 
 def _reason(unrepeatable: Sequence[SplitName]) -> str:

@@ -93,7 +93,7 @@ class KerasFramework(Framework):
         is_built_in = model is None and kind in MODELS and kind != "keras"
         loss = config.training.loss
         is_custom = ":" in loss or (loss == "auto" and not is_built_in)  # what a model was compiled with
-        return network_form(config, shifts_outputs=is_built_in, own_loss=is_custom)
+        return network_form(config, shifts_outputs=is_built_in, custom_loss=is_custom)
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - the same for all

@@ -18,7 +18,7 @@ from trainwright.frameworks.support.object_state import Captured, Kept, Kinds, N
 from trainwright.frameworks.support.stored import bytes_array, read_arrays
 from trainwright.types import Array
 
-OWN_FILE = "own.safetensors"
+CUSTOM_FILE = "custom.safetensors"
 _STATE, _OTHERS = "state", "variables"
 
 
@@ -154,7 +154,7 @@ class CustomState:
 
     def load(self, folder: Path) -> None:
         """Restore what `arrays` returned; without a file in the folder, the objects are as built."""
-        loaded = read_arrays(folder / OWN_FILE) if (folder / OWN_FILE).exists() else {}
+        loaded = read_arrays(folder / CUSTOM_FILE) if (folder / CUSTOM_FILE).exists() else {}
         for index, one in enumerate(self._others if loaded else ()):
             one.assign(loaded[f"{_OTHERS}/{index}"])
         for name, state in self._states.items():

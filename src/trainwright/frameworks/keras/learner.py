@@ -14,7 +14,7 @@ from trainwright.errors import ModelError
 from trainwright.frameworks.base import Learner, LearnerInputs, Snapshot
 from trainwright.frameworks.keras import backend, building, optim, trainers
 from trainwright.frameworks.keras.backend_trainer import seeded, seeds_for
-from trainwright.frameworks.keras.custom_state import OWN_FILE, CustomState
+from trainwright.frameworks.keras.custom_state import CUSTOM_FILE, CustomState
 from trainwright.frameworks.keras.model import LiveModel
 from trainwright.frameworks.keras.network import Network, contiguous, translated
 from trainwright.frameworks.keras.state import TrainingState
@@ -112,7 +112,7 @@ class KerasLearner(Learner):
     def _files(self, *, weights_only: bool) -> dict[str, dict[str, Array]]:
         files = self._state.arrays(weights_only=weights_only)
         own = {} if weights_only else self._custom.arrays()
-        return files | ({OWN_FILE: own} if own else {})
+        return files | ({CUSTOM_FILE: own} if own else {})
 
     def _optimizer(self) -> Any:
         """Build the optimizer and its variables."""

@@ -24,7 +24,7 @@ from trainwright.frameworks.sklearn.steps import (
     STEPPERS,
     Stepper,
     StepSettings,
-    own_parameters,
+    fixed_parameters,
     step_kind,
     weight_options,
 )
@@ -53,7 +53,7 @@ class SklearnLearner(Learner):
             estimator = build_estimator(inputs)
         check_data(estimator, inputs)
         self._inputs = inputs
-        self._kind, self._own = step_kind(estimator), own_parameters(estimator)
+        self._kind, self._own = step_kind(estimator), fixed_parameters(estimator)
         train = inputs.splits["train"]
         if isinstance(train, ArraySplit) and WEIGHT in train.arrays:
             weight_options(estimator, train.arrays[WEIGHT], self._kind)  # refuses one that takes none

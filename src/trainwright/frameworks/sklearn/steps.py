@@ -94,7 +94,7 @@ def learning_rate_name(estimator: Any) -> str | None:
     )
 
 
-def own_parameters(estimator: Any) -> dict[str, Any]:
+def fixed_parameters(estimator: Any) -> dict[str, Any]:
     """Return the parameters of an estimator that stay the same while it is trained.
 
     Parameters that hold estimators are left out, since `fit` may change these, and so is an ensemble's

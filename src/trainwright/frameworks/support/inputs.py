@@ -64,7 +64,7 @@ def loss_sample(inputs: LearnerInputs, one_in: int) -> Ids | None:
     return np.sort(KeyedPermutation(stream_seed(inputs.config.experiment.seed, PREDICT), rows).at(0, size))
 
 
-def network_form(config: RunConfig, *, shifts_outputs: bool, own_loss: bool) -> FeatureForm:
+def network_form(config: RunConfig, *, shifts_outputs: bool, custom_loss: bool) -> FeatureForm:
     """Return the form in which a network gets its data: float32.
 
     A network whose targets are standardized gives outputs on another scale in any case, so that they may be
@@ -73,9 +73,9 @@ def network_form(config: RunConfig, *, shifts_outputs: bool, own_loss: bool) -> 
     Args:
         config: The resolved config.
         shifts_outputs: The network is one of ours, whose outputs may be on any scale.
-        own_loss: The loss is the user's own, and may depend on the values themselves.
+        custom_loss: The loss is the user's own, and may depend on the values themselves.
     """
     standardizes = config.data is None or config.data.standardize
-    if own_loss:
+    if custom_loss:
         return FeatureForm(target="standardized" if standardizes else "float32")
     return FeatureForm(target="centered" if standardizes or shifts_outputs else "float32")

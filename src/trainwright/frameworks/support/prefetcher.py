@@ -124,7 +124,7 @@ class Prefetcher:
         for samples in self._upcoming:
             self._workers = self._workers or self._started(samples)
             self._tickets.append((samples, self._workers.submit(samples.ids, samples.draw(self._seed))))
-            if len(self._tickets) >= self._workers.ahead:
+            if len(self._tickets) >= self._workers.depth:
                 return
 
     def _started(self, samples: Samples) -> Workers | ReaderThread:
@@ -151,7 +151,7 @@ class ReaderThread:
         self._thread = ThreadPoolExecutor(1, "samples")
 
     @property
-    def ahead(self) -> int:
+    def depth(self) -> int:
         """The number of batches that may be asked for before one is taken."""
         return self._split.reading.prefetch
 

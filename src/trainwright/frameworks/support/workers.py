@@ -75,12 +75,12 @@ class Workers:
         self._end = weakref.finalize(self, _end, [worker.process for worker in self._workers])
 
     @property
-    def ahead(self) -> int:
+    def depth(self) -> int:
         """The number of batches that may be asked for before one is taken."""
         return self._reading.workers * self._reading.prefetch
 
     def submit(self, ids: Ids, draw: Draw) -> Ticket:
-        """Ask for a batch; at most `ahead` of them may be outstanding.
+        """Ask for a batch; at most `depth` of them may be outstanding.
 
         Raises:
             TrainingError: The worker hangs.

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
-from trainwright.config.schedules import OwnSchedule
+from trainwright.config.schedules import CustomSchedule
 from trainwright.config.schema import RunConfig, TrainingConfig
 from trainwright.config.spellings import Spellings
 from trainwright.frameworks.base import (
@@ -81,7 +81,7 @@ class TorchFramework(Framework):
     def feature_form(config: RunConfig, model: Any = None) -> FeatureForm:
         """Return float32; see `network_form`."""
         is_own = model is not None or ":" in config.model.type
-        return network_form(config, shifts_outputs=not is_own, own_loss=":" in config.training.loss)
+        return network_form(config, shifts_outputs=not is_own, custom_loss=":" in config.training.loss)
 
     @staticmethod
     def training_keys(model: str, params: Mapping[str, Any]) -> Collection[str]:  # noqa: ARG004 - the same for all
@@ -99,12 +99,12 @@ class TorchFramework(Framework):
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:  # noqa: ARG004 - the same for all models
         """Return the plan of a framework that trains on minibatches."""
         plan, schedule = minibatch_plan(config, rows), config.training.scheduler
-        if not isinstance(schedule, OwnSchedule):
+        if not isinstance(schedule, CustomSchedule):
             return plan
         require_libraries()
         from trainwright.frameworks.torch.optim.schedule import torch_schedule
 
-        return plan._replace(own_schedule=torch_schedule(schedule))
+        return plan._replace(custom_schedule=torch_schedule(schedule))
 
     @staticmethod
     def step_work(config: RunConfig, info: DataInfo, plan: Plan, model: Any = None) -> float | None:

@@ -18,7 +18,7 @@ from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.losses import base as losses
 from trainwright.frameworks.torch.outputs import Outputs, first_output
 from trainwright.frameworks.torch.predictions import to_predictions
-from trainwright.frameworks.torch.state.custom import OwnLosses
+from trainwright.frameworks.torch.state.custom import CustomLosses
 from trainwright.plugins import task_for
 from trainwright.tasks.base import Task
 from trainwright.tasks.support.heads import head_data
@@ -69,7 +69,7 @@ class Head:
 class Heads:
     """All heads of a run but the model's first output."""
 
-    def __init__(self, config: RunConfig, info: DataInfo, own: OwnLosses) -> None:
+    def __init__(self, config: RunConfig, info: DataInfo, own: CustomLosses) -> None:
         """Prepare them; `own` takes in losses of the user's.
 
         Raises:

@@ -87,7 +87,7 @@ class TorchLearner(Learner):
             self._network.built,
             average=average,
             architecture=self._network.architecture,
-            losses=self._network.own_losses,
+            losses=self._network.custom_losses,
         )
         self._freezing = Freezing(self._module, training.freeze) if training.freeze else None
         ranks = inputs.config.distributed.virtual_ranks
@@ -209,7 +209,7 @@ class TorchLearner(Learner):
 
     def unsaved_state(self) -> Mapping[str, str]:
         """Return a hash of each part of the state that a snapshot leaves out, by name."""
-        losses = self._network.own_losses.unsaved(has_one_process=self._ranks == 1)
+        losses = self._network.custom_losses.unsaved(has_one_process=self._ranks == 1)
         return {**self._state.unsaved(has_trained=self._has_trained), **losses}
 
     def describe(self) -> Mapping[str, str]:

@@ -116,7 +116,7 @@ class LiveModel(_TorchModel):
         source.expect(map(Samples, own))
         modes = structure.modes(module)
         held: structure.Held | None = structure.Held(self._module)
-        losses = self._network.own_losses.held()
+        losses = self._network.custom_losses.held()
         module.eval()
         try:
             with self._state.evaluated():
@@ -143,7 +143,7 @@ class LiveModel(_TorchModel):
             structure.set_modes(module, modes)
             if held is not None:
                 held.put_back()
-                self._network.own_losses.put_back(losses)
+                self._network.custom_losses.put_back(losses)
 
     def _part(self, source: TensorSource, ids: Ids, accumulators: Sequence[Accumulator]) -> Predictions:
         # The module may draw random numbers here, too, as in Monte Carlo dropout.
@@ -188,7 +188,7 @@ class LoadedModel(_TorchModel):
         with OwnGenerators():  # the initial weights are not those that a learner has: they are replaced
             network = Network(_with_architecture(inputs, folder))
         state = TrainingState(
-            network.module, None, network.precision, network.built, losses=network.own_losses
+            network.module, None, network.precision, network.built, losses=network.custom_losses
         )
         super().__init__(network, state)
         self._state.load(folder, weights_only=True)

@@ -26,7 +26,7 @@ from trainwright.frameworks.torch.params import TRANSFORMERS
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.predictions import to_predictions
 from trainwright.frameworks.torch.process import device_of
-from trainwright.frameworks.torch.state.custom import OwnLosses
+from trainwright.frameworks.torch.state.custom import CustomLosses
 from trainwright.frameworks.torch.state.snapshot import check_dtype
 from trainwright.frameworks.torch.state.structure import Structure
 from trainwright.order import PREDICT, stream_seed
@@ -58,12 +58,12 @@ class Network:
         is_known = inputs.model is None and inputs.config.model.type in TRANSFORMERS
         self.architecture = architecture_of(module) if is_known else None
         self.task = task_for(inputs.info)
-        self.own_losses = OwnLosses()
+        self.custom_losses = CustomLosses()
         options = losses.LossOptions(
-            training.label_smoothing, training.focal_gamma, training.loss_params, self.own_losses
+            training.label_smoothing, training.focal_gamma, training.loss_params, self.custom_losses
         )
         self._asked_loss = training.loss, self.task, options
-        self.heads = Heads(inputs.config, inputs.info, self.own_losses)
+        self.heads = Heads(inputs.config, inputs.info, self.custom_losses)
         self.loss = self.heads.summed(losses.build_loss(*self._asked_loss))
         self._row_losses = losses.row_losses(*self._asked_loss) if self.task.gives_masks else None
         self._weighted: losses.WeightedLoss | None = None
@@ -195,10 +195,10 @@ class Network:
         name, own = self.inputs.config.model.type, self.inputs.config.training.loss
         try:
             check = self.loss if weights_of(sample, self.inputs.info) is None else self.weighted_loss
-            held = self.own_losses.held()
+            held = self.custom_losses.held()
             with torch.enable_grad():
                 loss = check(_leaves(as_float(outputs)), sample)
-            self.own_losses.put_back(held)
+            self.custom_losses.put_back(held)
             if not loss.requires_grad:
                 raise ModelError(
                     f"training.loss: {own} has no gradient: it must compute with the outputs as they are, "

@@ -56,7 +56,7 @@ SPELLINGS = Spellings(
         "mae": "mae",
         "mape": "mape",
     },
-    own_metrics=METRICS,
+    library_metrics=METRICS,
     unused={
         **each("verbosity verbose verbose_eval silent", PRINTING),
         **each("validate_parameters", "all options are checked"),

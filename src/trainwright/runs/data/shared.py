@@ -67,7 +67,7 @@ class SharedData:
         self._kept[key] = kept
         self._forget()
         bundle = kept.bundle()
-        bundle.shares(kept.known)
+        bundle.share(kept.known)
         return bundle
 
     def _made(self, key: str, dataset: Dataset, config: DataConfig, request: LoadRequest) -> _Kept | None:

@@ -22,7 +22,7 @@ from trainwright.runs.objects import Objects
 from trainwright.runs.processes.isolation import as_fresh_process
 from trainwright.runs.reuse import CompletedRuns, harmful_differences
 from trainwright.runs.trust import RunImports
-from trainwright.runs.workdir import own_code, working_in
+from trainwright.runs.workdir import code_folders, working_in
 from trainwright.studies.changed_inputs import check_completed_runs
 from trainwright.studies.driver import StudyPlan, drive
 from trainwright.studies.study import Json, Study, StudyRequest, StudyView, Trial, open_study
@@ -91,7 +91,7 @@ def why(first: RunDir, second: RunDir, request: WhyRequest) -> Why:
         raise InputError(f"{second.path} is a copy of run {first.id}: give two runs that were trained")
     before, after = (Side.of(run, trust=request.trust) for run in (first, second))
     metric = metric_between(before, after, request.metric)
-    factors, notes = changes_between(before, after, own_code(first, trust=request.trust))
+    factors, notes = changes_between(before, after, code_folders(first, trust=request.trust))
     question = {"runs": [first.id, second.id], "metric": metric}
     study = open_study(request.study, first.experiment, KIND, question, completed=True)
     names = ", ".join(factor.name for factor in factors) or "no change, only the seed"
@@ -157,7 +157,7 @@ class _Measurements:
 
     def _check_imports(self, side: Side) -> None:
         """Refuse what a run's config may not import: the run directory may come from someone else."""
-        folders_of_user = own_code(side.run, trust=self._request.trust)
+        folders_of_user = code_folders(side.run, trust=self._request.trust)
         if self._folders[0] != self._folders[1] and side.folder not in folders_of_user:
             raise InputError(
                 f"the code of run {side.run.id} is in {side.folder}: start from there, or give --trust"
@@ -171,7 +171,7 @@ class _Measurements:
 
     def _working_in(self, folder: Path) -> AbstractContextManager[None]:
         """Work in a folder, and import the user's code from where it may come from."""
-        folders_of_user = own_code(self._sides[0].run, trust=self._request.trust)
+        folders_of_user = code_folders(self._sides[0].run, trust=self._request.trust)
         return working_in(
             folder, [folder, *folders_of_user] if folder != self._sides[0].folder else folders_of_user
         )

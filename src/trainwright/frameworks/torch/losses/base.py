@@ -16,9 +16,9 @@ from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.losses import classes as class_losses
 from trainwright.frameworks.torch.losses import pixels as pixel_losses
 from trainwright.frameworks.torch.losses import tokens as token_losses
-from trainwright.frameworks.torch.losses.custom import own_loss
+from trainwright.frameworks.torch.losses.custom import custom_loss
 from trainwright.frameworks.torch.outputs import Outputs, class_logits, first_output
-from trainwright.frameworks.torch.state.custom import OwnLosses
+from trainwright.frameworks.torch.state.custom import CustomLosses
 from trainwright.tasks.base import Task
 from trainwright.types import TARGET, DataInfo
 
@@ -44,12 +44,12 @@ class LossOptions(NamedTuple):
     label_smoothing: float = 0.0
     focal_gamma: float | None = None  # default: 2
     params: Mapping[str, Any] = MappingProxyType({})  # of the user's own loss
-    own: OwnLosses | None = None  # where the user's own loss is kept, with its state
+    own: CustomLosses | None = None  # where the user's own loss is kept, with its state
     name: str = "loss"  # under which it is kept there
 
     def built(self, path: str, task: Task, *, by_sample: bool = False) -> Loss:
         """Return the user's own loss that an import path names."""
-        return own_loss(
+        return custom_loss(
             path, task, first_output, self.params, by_sample=by_sample, own=self.own, name=self.name
         )
 
@@ -60,7 +60,7 @@ PLAIN = LossOptions()
 def build_loss(name: str, task: Task, options: LossOptions = PLAIN) -> Loss:
     """Return the loss that `training.loss` names.
 
-    Losses of regression are computed in units of the targets' standard deviation. `own_losses` calls the
+    Losses of regression are computed in units of the targets' standard deviation. `custom_losses` calls the
     user's own (package.module:function).
 
     Args:

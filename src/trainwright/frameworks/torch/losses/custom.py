@@ -20,7 +20,7 @@ from torch import Tensor
 
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.torch.data import Tensors
-from trainwright.frameworks.torch.state.custom import OwnLosses
+from trainwright.frameworks.torch.state.custom import CustomLosses
 from trainwright.require import import_path, is_class_of_functions, kind_of
 from trainwright.tasks.base import Task
 from trainwright.types import TARGET, DataInfo
@@ -30,14 +30,14 @@ _Raw = Callable[[Any, Tensors], Any]  # called with the outputs and the batch
 _TARGETS = {"target", "targets", "y", "y_true", "label", "labels", "true", "truth", "gt", "ground_truth"}
 
 
-def own_loss(
+def custom_loss(
     path: str,
     task: Task,
     output: Callable[[Any], Tensor],
     params: Mapping[str, Any],
     *,
     by_sample: bool = False,
-    own: OwnLosses | None = None,
+    own: CustomLosses | None = None,
     name: str = "loss",
 ) -> _Raw:
     """Return a user's loss: the mean over the samples, (), or with `by_sample` that of each, (rows,).
@@ -56,7 +56,7 @@ def own_loss(
     Raises:
         ModelError: It cannot be imported, cannot be called, or has parameters to train.
     """
-    own = OwnLosses() if own is None else own
+    own = CustomLosses() if own is None else own
     name = f"{name} by sample" if by_sample else name
     if own[name] is None:
         own.add(name, *_loss(path, task, params, by_sample=by_sample))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trainwright.config.schema import TrainingConfig
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch.optim.custom import build_own
+from trainwright.frameworks.torch.optim.custom import build_custom
 from trainwright.frameworks.torch.optim.groups import parameter_groups
 from trainwright.frameworks.torch.optim.lion import Lion
 from trainwright.frameworks.torch.optim.muon import Muon, hidden_matrices
@@ -64,7 +64,7 @@ def build_optimizer(
     groups = parameter_groups(model, config)
     name, rate = config.optimizer.type, config.learning_rate
     if ":" in name:
-        return build_own(name, groups, config)
+        return build_custom(name, groups, config)
     options: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in config.optimizer.params.items()

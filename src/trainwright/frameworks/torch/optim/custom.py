@@ -24,7 +24,7 @@ _TORCHS = {"state", "param_groups", "defaults"}
 _SET = {"params", "lr", RATIO}  # entries of a group that each step sets, or that do not change
 
 
-def build_own(path: str, groups: Sequence[Group], training: TrainingConfig) -> torch.optim.Optimizer:
+def build_custom(path: str, groups: Sequence[Group], training: TrainingConfig) -> torch.optim.Optimizer:
     """Build the optimizer that an import path names.
 
     Raises:
@@ -60,7 +60,7 @@ def build_own(path: str, groups: Sequence[Group], training: TrainingConfig) -> t
     return optimizer
 
 
-class OwnState:
+class CustomOptimizerState:
     """The state of an optimizer that is no tensor of a parameter, as JSON and as more tensors.
 
     Besides the tensors of parameters, an optimizer may keep plain numbers, words and lists of these for each

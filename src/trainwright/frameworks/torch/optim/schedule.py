@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trainwright.config.schedules import OwnSchedule
+from trainwright.config.schedules import CustomSchedule
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.torch.optim.build import skip_compiler_import
 from trainwright.process.global_random import preserved_global_random
@@ -89,7 +89,7 @@ class TorchSchedule:
             ) from error
 
 
-def torch_schedule(schedule: OwnSchedule) -> TorchSchedule | None:
+def torch_schedule(schedule: CustomSchedule) -> TorchSchedule | None:
     """Return the schedule of a class of torch's; None if the import path leads to something else.
 
     Raises:

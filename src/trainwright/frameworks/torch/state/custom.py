@@ -168,7 +168,7 @@ class OptimizerKinds(TorchKinds):
         return TorchFingerprint(shared, SavedMemory(self._saved()))
 
 
-class OwnLosses:
+class CustomLosses:
     """The losses of the user's that a run has built, each by name, and their state."""
 
     def __init__(self) -> None:

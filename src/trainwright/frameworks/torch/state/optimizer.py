@@ -8,7 +8,7 @@ import torch
 
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.optim.build import is_built_in
-from trainwright.frameworks.torch.optim.custom import OwnState
+from trainwright.frameworks.torch.optim.custom import CustomOptimizerState
 from trainwright.frameworks.torch.optim.ema import Average
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.state.json_tensors import from_tensor, to_tensor
@@ -42,7 +42,7 @@ class OptimizerState:
         self._precision = precision
         self._average = average
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self._own = None if is_built_in(optimizer) else OwnState(optimizer, self._names)
+        self._custom = None if is_built_in(optimizer) else CustomOptimizerState(optimizer, self._names)
 
     def parameters(self) -> Tensors:
         """Return the parameters that the optimizer trains, by name."""
@@ -62,14 +62,14 @@ class OptimizerState:
             if isinstance(value, torch.Tensor)
         }
         tensors |= {f"{_SCALER}{key}": value for key, value in self._precision.state().items()}
-        if self._own is not None:
-            tensors |= {f"{_GROUPS}{key}": value for key, value in self._own.tensors().items()}
-            attributes = self._own.attribute_tensors()
+        if self._custom is not None:
+            tensors |= {f"{_GROUPS}{key}": value for key, value in self._custom.tensors().items()}
+            attributes = self._custom.attribute_tensors()
             tensors |= {f"{_ATTRIBUTES}{name}": value for name, value in attributes.items()}
         if self._average is not None:
             tensors |= {f"{_TRAINED}{name}": value for name, value in self._average.trained().items()}
-        if self._own is not None:
-            tensors[_VALUES] = to_tensor(self._own.values())
+        if self._custom is not None:
+            tensors[_VALUES] = to_tensor(self._custom.values())
         return tensors
 
     def load(self, tensors: Mapping[str, torch.Tensor], strides: Strides) -> None:
@@ -92,13 +92,13 @@ class OptimizerState:
         if self._average is not None:
             self._average.restore(kinds[_TRAINED])
         self._load_by_parameter(by_parameter, strides)
-        if self._own is not None:
-            self._own.restore(from_tensor(tensors[_VALUES]), kinds[_GROUPS], kinds[_ATTRIBUTES])
+        if self._custom is not None:
+            self._custom.restore(from_tensor(tensors[_VALUES]), kinds[_GROUPS], kinds[_ATTRIBUTES])
 
     def _load_by_parameter(self, saved: Mapping[str, Tensors], strides: Strides) -> None:
         for group in self._optimizer.param_groups:
-            # Where torch's optimizers keep step counters; what others keep there is named by `OwnState`.
-            on_host = self._own is None and not (group.get("fused") or group.get("capturable"))
+            # Where torch's optimizers keep step counters; others' are in `CustomOptimizerState`.
+            on_host = self._custom is None and not (group.get("fused") or group.get("capturable"))
             for parameter in group["params"]:
                 name = self._names[id(parameter)]
                 for key, value in saved.get(name, {}).items():
@@ -111,14 +111,14 @@ class OptimizerState:
 
     def unsaved(self) -> dict[str, str]:
         """Return a hash of each part that no checkpoint can hold, by name."""
-        if self._own is None:
+        if self._custom is None:
             return {}
-        state = optimizer_fingerprints(self._own.unsaved(), self._saved_with_model(), self._optimizer)
-        return {**state, **self._own.unsaved_attributes()}
+        state = optimizer_fingerprints(self._custom.unsaved(), self._saved_with_model(), self._optimizer)
+        return {**state, **self._custom.unsaved_attributes()}
 
     def shared(self) -> list[str]:
         """Return the names of tensors that share memory, which a restore separates."""
-        return [] if self._own is None else self._own.shared(self._saved_with_model())
+        return [] if self._custom is None else self._custom.shared(self._saved_with_model())
 
     def check_parameters(self) -> None:
         """Check that the model still has the parameters that the optimizer was built with.

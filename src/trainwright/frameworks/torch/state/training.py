@@ -30,7 +30,7 @@ from trainwright.errors import ModelError
 from trainwright.frameworks.base import WEIGHTS_FILE
 from trainwright.frameworks.torch.optim.ema import Average
 from trainwright.frameworks.torch.precision import Precision
-from trainwright.frameworks.torch.state.custom import LOSS_FILE, OwnLosses
+from trainwright.frameworks.torch.state.custom import LOSS_FILE, CustomLosses
 from trainwright.frameworks.torch.state.files import load_tensors
 from trainwright.frameworks.torch.state.json_tensors import from_tensor, is_json, to_tensor
 from trainwright.frameworks.torch.state.layout import (
@@ -65,7 +65,7 @@ class TrainingState:
         built: Structure | None = None,
         average: Average | None = None,
         architecture: Mapping[str, Any] | None = None,
-        losses: OwnLosses | None = None,
+        losses: CustomLosses | None = None,
     ) -> None:
         """Prepare to save and restore a model.
 
@@ -83,7 +83,7 @@ class TrainingState:
         self._built = built or Structure.of(model)
         self._average = average
         self._architecture = architecture
-        self._losses = losses or OwnLosses()
+        self._losses = losses or CustomLosses()
         self._memory = SnapshotMemory()
 
     def files(self, *, weights_only: bool) -> Files:
