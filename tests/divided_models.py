@@ -8,7 +8,6 @@ import os
 
 from trainwright.frameworks.torch.parallel import saving
 from trainwright.frameworks.torch.parallel.ddp import DataParallel
-from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.state.snapshot import Files, Owned, Tensors
 from trainwright.plugins import replace_adapter
 from trainwright.testing.strategy_model import Net as WholeNet
@@ -19,7 +18,14 @@ class Divided(DataParallel):
     """Two processes that each own other parts of the state."""
 
     divides_state = True
-    owned = Strategy.owned
+
+    def owned(self, files: Files) -> Owned:
+        """Return them all, under the names of this process's files."""
+        tensors, blocks = self.held(files)
+        return Owned(
+            {self.own_file(file): some for file, some in tensors.items()},
+            {self.own_file(file): some for file, some in blocks.items()},
+        )
 
     def held(self, files: Files) -> Owned:
         """Return the parts of this process."""

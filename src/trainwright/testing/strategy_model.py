@@ -29,13 +29,14 @@ class Net(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, 64) to (batch, 10)."""
         if self.training and torch.is_grad_enabled():
-            _end_if_due()
+            end_if_due()
         hidden = self.drop(torch.relu(self.first(x))) * self.frozen
         hidden = torch.relu(self.twice(hidden))
         return torch.relu(self.twice(hidden)) @ self.transposed
 
 
-def _end_if_due() -> None:
+def end_if_due() -> None:
+    """End the process if this is the forward pass in training that the suite says."""
     number = next(_calls)
     if KILL not in os.environ:
         return

@@ -104,13 +104,13 @@ class TorchLearner(Learner):
             self._strategy,
         )
         self._step = self._build_step(inputs)
-        self._model = LiveModel(self._network, self._state, self._source, inputs.world)
+        self._model = LiveModel(self._network, self._state, self._source, self._strategy)
 
     def _build_step(self, inputs: LearnerInputs) -> TorchStep:
         """Prepare the module as the config asks, and return the step."""
         training = inputs.config.training
         weights, loss = self._weighting(inputs)
-        batch_norms = batch_norms_of(self._module, inputs, self._network.device)
+        batch_norms = batch_norms_of(self._module, inputs, self._network.device, self._strategy)
         if patterns := training.activation_checkpointing:
             checkpoint_activations(self._module, patterns, synchronized=batch_norms is not None)
         call, loss_of_outputs = self._network.call, in_float(loss)

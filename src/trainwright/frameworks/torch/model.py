@@ -24,6 +24,7 @@ from trainwright.frameworks.torch.huggingface import module as huggingface
 from trainwright.frameworks.torch.huggingface.build import ARCHITECTURE
 from trainwright.frameworks.torch.network import Network, translated
 from trainwright.frameworks.torch.outputs import as_float, first_output
+from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.params import FOLDER_FORMATS, FORMATS, TRANSFORMERS
 from trainwright.frameworks.torch.state import structure
 from trainwright.frameworks.torch.state.snapshot import named_buffer
@@ -31,7 +32,6 @@ from trainwright.frameworks.torch.state.training import TrainingState, saved_arc
 from trainwright.frameworks.torch.state.unsaved import fingerprints
 from trainwright.tasks.support.accumulators import Accumulator
 from trainwright.types import INPUT_IDS, Array, Ids, Predictions
-from trainwright.world import ALONE, World
 
 _LISTED = 5  # attributes that a message names
 _PARTS = 16  # parts that a process predicts before it tells the others
@@ -81,7 +81,7 @@ class _TorchModel(Model):
 class LiveModel(_TorchModel):
     """A view of a module in training; `source_of` returns the samples of a split.
 
-    In a world of several processes, each computes a share of the predictions, and all have them all.
+    Of several processes, each group that computes different samples predicts a share, and all have them all.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class LiveModel(_TorchModel):
         network: Network,
         state: TrainingState,
         source_of: Callable[[Split], TensorSource],
-        world: World = ALONE,
+        strategy: Strategy | None = None,
     ) -> None:
         super().__init__(network, state)
-        self._world = world
+        self._strategy = strategy or Strategy()
         self._source_of = source_of
         self._generators = generators(network.device)
 
@@ -109,10 +109,12 @@ class LiveModel(_TorchModel):
         Raises:
             TrainingError: Torch fails.
         """
-        module, source, world = self._module, self._source_of(split), self._world
+        module, source = self._module, self._source_of(split)
+        strategy, world = self._strategy, self._strategy.world
+        group, groups = strategy.group(world.rank), strategy.groups
         parts = self._network.parts(len(split))
         # All processes make as many passes: those without a part at the end repeat the last one.
-        own = [parts[min(i, len(parts) - 1)] for i in range(world.rank, len(parts) + world.rank, world.size)]
+        own = [parts[min(i, len(parts) - 1)] for i in range(group, len(parts) + group, groups)]
         source.expect(map(Samples, own))
         modes = structure.modes(module)
         held: structure.Held | None = structure.Held(self._module)
@@ -126,8 +128,11 @@ class LiveModel(_TorchModel):
                         yield from passes
                         continue
                     mine = [_portable(part) for part in passes]
-                    count = len(parts[world.rank :: world.size]) - start
-                    yield from _interleaved(world.gather(mine[:count]))
+                    count = len(parts[group::groups]) - start
+                    shares: dict[int, list[Predictions]] = {}
+                    for process, theirs in enumerate(world.gather(mine[:count])):
+                        shares.setdefault(strategy.group(process), theirs)
+                    yield from _interleaved([shares[group] for group in range(groups)])
             if world.size > 1 and held is not None and held.has_changed():
                 raise ModelError(
                     "the model changes its buffers when it predicts, and each process predicts a share only; "

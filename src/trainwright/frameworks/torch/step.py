@@ -96,7 +96,7 @@ class TorchStep:
             self._prepare_sums()
         samples, ranks = Samples.of_step(order, step), self._settings.virtual_ranks  # (batch,)
         take, total = source.take_from, self._total(samples)
-        if ranks == 1:
+        if ranks == 1 and self._strategy.world.size == 1:
             loss = self._part(take, samples, (step,), total)
         else:
             parts = virtual_ranks.cut(samples, ranks)
@@ -143,12 +143,24 @@ class TorchStep:
 
     def _sequentially(self, take: Take, parts: Sequence[Samples], step: int, total: float) -> list[Tensor]:
         """Compute the virtual ranks of this process one after the other; return their losses, each ()."""
-        losses = []
+        losses, passes, size = [], 0, self._settings.microbatch_size
+        if self._strategy.passes_communicate:
+            passes = max(-(-len(part) // size) for part in parts)
         for rank in self._mine:
-            is_last = rank == self._mine[-1]
-            losses.append(self._part(take, parts[rank], (step, rank), total, is_last=is_last))
+            is_last, part = rank == self._mine[-1], parts[rank]
+            missing = max(0, passes - -(-len(part) // size))
+            losses.append(self._part(take, part, (step, rank), total, is_last=is_last and not missing))
+            for number in range(1, missing + 1):
+                self._idle_pass(take, parts, (step, rank, passes + number), is_last and number == missing)
             self._strategy.end_part(is_last=is_last)
         return losses
+
+    def _idle_pass(
+        self, take: Take, parts: Sequence[Samples], stream: tuple[int, ...], is_last: bool
+    ) -> None:
+        """Make a forward and a backward pass, with another's sample, that add nothing to the gradients."""
+        sample = next(part for part in parts if len(part))[:1]
+        self._microbatch(take, sample, stream_seed(self._stream, *stream), 0.0, is_last=is_last, into=None)
 
     def _in_lockstep(self, take: Take, parts: Sequence[Samples], step: int, total: float) -> list[Tensor]:
         """Compute the virtual ranks of this process together; return their losses, each ().
@@ -156,6 +168,12 @@ class TorchStep:
         Each is suspended where a layer needs a sum over all of them.
         """
         assert self._batch_norms is not None
+        if self._strategy.passes_communicate:
+            (rank,) = self._mine
+            compute = partial(self._part, take, parts[rank], (step, rank), total, is_last=True)
+            losses = self._batch_norms.run([compute])
+            self._strategy.end_part(is_last=True)
+            return losses
         gradients = [virtual_ranks.PartGradients(self._parameters) for _ in self._mine]
         losses = self._batch_norms.run(
             [

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trainwright.config.training import EmaConfig
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch.state.layout import overlap
+from trainwright.frameworks.torch.state.layout import address, is_divided, overlap
 
 
 class Average:
@@ -49,12 +49,17 @@ class Average:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Give the parameters the memory of their averages within the block; nothing is copied."""
+        """Give the parameters the memory of their averages within the block; only blocks are copied."""
         self._swap()
         try:
             yield
         finally:
             self._swap()
+
+    def of_blocks(self) -> dict[int, Tensor]:
+        """Return the averages of parameters that are `DTensor`s, by the addresses of these."""
+        pairs = zip(self._parameters, self._values, strict=True)
+        return {address(parameter): value for parameter, value in pairs if is_divided(parameter)}
 
     def trained(self) -> dict[str, Tensor]:
         """Return the weights that are trained, by the names of the parameters."""
@@ -75,7 +80,13 @@ class Average:
 
     def _swap(self) -> None:
         for index, parameter in enumerate(self._parameters):
-            self._values[index], parameter.data = parameter.data, self._values[index]
+            value = self._values[index]
+            if is_divided(parameter):  # whose memory others know, such as FSDP2
+                trained = parameter.detach().clone()
+                parameter.detach().copy_(value)
+                value.copy_(trained)
+            else:
+                self._values[index], parameter.data = parameter.data, value
 
 
 def _refuse_views(model: nn.Module) -> None:

@@ -55,7 +55,7 @@ class Update:
         self._optimizer = optimizer
         self._groups = [(group, group.get(RATIO, 1.0)) for group in optimizer.param_groups]
         self._strategy = strategy or Strategy()
-        self._apply = self._strategy.update_of(optimizer)
+        self._apply = self._strategy.update_of(optimizer, precision.scaler)
         self.may_draw = not is_built_in(optimizer)  # random numbers
         self._scaler = precision.scaler
         self._clipping = clipping
@@ -66,14 +66,9 @@ class Update:
         """Make the update of a step, counted from 0."""
         for group, ratio in self._groups:
             group["lr"] = lr * ratio
-        scaler = self._scaler
         self._clip()
         with torch.no_grad():  # not every optimizer asks for it itself
-            if scaler is None:
-                self._apply()  # optimizer.step()
-            else:
-                scaler.step(self._optimizer)
-                scaler.update()
+            self._apply()  # optimizer.step()
         if self._average is not None:
             self._average.update(step + 1)
         for parameter in self.parameters:

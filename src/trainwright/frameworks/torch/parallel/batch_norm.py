@@ -18,6 +18,7 @@ from trainwright.errors import ModelError
 from trainwright.frameworks.base import LearnerInputs
 from trainwright.frameworks.torch.generators import generators
 from trainwright.frameworks.torch.parallel.lockstep import Lockstep
+from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.state.unsaved import INTERNAL, recomputed
 
 T = TypeVar("T")
@@ -29,7 +30,9 @@ def _layers(module: nn.Module) -> dict[str, _BatchNorm]:
     return {name: part for name, part in module.named_modules() if isinstance(part, _BatchNorm)}
 
 
-def batch_norms_of(module: nn.Module, inputs: LearnerInputs, device: torch.device) -> BatchNorms | None:
+def batch_norms_of(
+    module: nn.Module, inputs: LearnerInputs, device: torch.device, strategy: Strategy
+) -> BatchNorms | None:
     """Return the batch normalization of a model over virtual ranks, or None if it needs none.
 
     Raises:
@@ -55,11 +58,12 @@ def batch_norms_of(module: nn.Module, inputs: LearnerInputs, device: torch.devic
                 f"on the gradient of {parameter_name}, would not be called; leave out virtual_ranks, or the "
                 "hooks"
             )
-    mine = ranks // inputs.world.size
-    if device.type == "cuda" and mine > 1:
+    mine = ranks // strategy.groups
+    if mine > 1 and (device.type == "cuda" or strategy.passes_communicate):
+        where = "on a GPU" if device.type == "cuda" else f"under {inputs.config.distributed.strategy}"
         raise ModelError(
-            f"{key}: {name} normalizes over the batch; on a GPU each process then computes one virtual rank; "
-            f"set distributed.nproc to {ranks}, or virtual_ranks to {inputs.world.size}"
+            f"{key}: {name} normalizes over the batch; {where} each process then computes one virtual rank; "
+            f"set distributed.nproc to {ranks}, or virtual_ranks to {strategy.groups}"
         )
     training, rows = inputs.config.training, len(inputs.splits["train"])
     micro = training.largest_microbatch

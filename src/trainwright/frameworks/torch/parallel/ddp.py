@@ -9,13 +9,11 @@ from torch import Tensor
 from trainwright.frameworks.torch.parallel.all_reduce import GradientAllReduce
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.frameworks.torch.parallel.strategy import Strategy
-from trainwright.frameworks.torch.state.snapshot import Files, Owned, Tensors
-from trainwright.frameworks.torch.state.training import OPTIMIZER_FILE
 from trainwright.world import World
 
 
 class DataParallel(Strategy):
-    """All processes hold the same state; the first one saves the weights, all a part of the optimizer's."""
+    """All processes hold the same state, and send each other the gradients while a backward pass goes on."""
 
     def __init__(self, world: World, saving: SaveGroup | None = None) -> None:
         super().__init__(world, saving)
@@ -43,22 +41,3 @@ class DataParallel(Strategy):
         """Finish the all-reduce."""
         assert self._all_reduce is not None, "`train` comes first"
         self._all_reduce.finish()
-
-    def owned(self, files: Files) -> Owned:
-        """Return a part of about the same size as those of the others; every process divides alike."""
-        if self.index is None:
-            return Owned({})
-        optimizer = files.get(OPTIMIZER_FILE)
-        others = {file: tensors for file, tensors in files.items() if file != OPTIMIZER_FILE}
-        own = others if self.index == 0 else {}
-        if optimizer is None:
-            return Owned(own)
-        sizes = [sum(one.nbytes for tensors in others.values() for one in tensors.values())]
-        sizes += [0] * (self.savers - 1)
-        mine: Tensors = {}
-        for name, tensor in sorted(optimizer.items(), key=lambda item: (-item[1].nbytes, item[0])):
-            smallest = sizes.index(min(sizes))
-            sizes[smallest] += tensor.nbytes
-            if smallest == self.index:
-                mine[name] = tensor
-        return Owned(own | {self.own_file(OPTIMIZER_FILE): mine})

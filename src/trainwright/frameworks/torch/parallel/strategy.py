@@ -12,17 +12,25 @@ from torch import Tensor, nn
 from trainwright.frameworks.torch.optim.build import update_of
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.frameworks.torch.parallel.virtual_ranks import GradientTree
-from trainwright.frameworks.torch.state.snapshot import Files, Owned
+from trainwright.frameworks.torch.state.layout import block_of, is_first_copy, local
+from trainwright.frameworks.torch.state.snapshot import OPTIMIZER_FILE, Files, Owned
+from trainwright.types import Block
 from trainwright.world import ALONE, Mesh, World
 
 
 class Strategy:
     """The strategy of a single process, which does all work and holds all state; the base of others.
 
-    The learner calls `place` before it makes the optimizer, then `train` and `update_of`. Each step calls
-    `backward` once for each microbatch, `end_part` after each virtual rank of this process, and `reduce`;
-    then, as the config asks, `clip` or `norm`, and the update. All processes make the same calls, but for
-    `backward`: a process may have no samples of a small batch. Saves and digests call `owned` and `held`.
+    The learner calls `place` before it makes the optimizer, then `update_of` and `train`. Each step calls
+    `backward` after the forward pass of each microbatch, `end_part` after each virtual rank of this process,
+    and `reduce`; then, as the config asks, `clip` or `norm`, and the update. A single process with one
+    virtual rank calls neither `end_part` nor `reduce`. All processes make the same calls, but for `backward`:
+    one may have fewer microbatches of a small batch, or none (see `passes_communicate`). Evaluations make as
+    many forward passes in each. Saves and digests call `owned` and `held`.
+
+    The mesh says which processes compute different samples: they differ along the axes `data` and `shard`.
+
+    Parameters may be `DTensor`s, as of FSDP2: their blocks are saved, hashed and restored where they are.
 
     Args:
         world: The processes of the attempt.
@@ -30,6 +38,9 @@ class Strategy:
     """
 
     divides_state: ClassVar[bool] = False  # whether all processes must save, since none holds everything
+    # Whether forward and backward passes wait for other processes, as to gather parameters. All processes
+    # then make as many of them, of which some add nothing to the gradients.
+    passes_communicate: ClassVar[bool] = False
 
     def __init__(self, world: World = ALONE, saving: SaveGroup | None = None) -> None:
         self.world = world
@@ -50,10 +61,20 @@ class Strategy:
     def place(self, module: nn.Module) -> None:
         """Place the parameters of a module, in place, where this process computes with them."""
 
+    @property
+    def groups(self) -> int:
+        """The number of groups of processes that compute different samples."""
+        return self.world.mesh.data * self.world.mesh.shard
+
+    def group(self, process: int) -> int:
+        """Return the group of a process, counted from 0."""
+        place = self.world.mesh.coordinates(process)
+        return place.data * self.world.mesh.shard + place.shard
+
     def ranks(self, process: int, virtual: int) -> Sequence[int]:
         """Return which of the `virtual` ranks of a batch a process computes, in this order."""
-        count = virtual // self.world.size
-        return range(process * count, (process + 1) * count)
+        count, group = virtual // self.groups, self.group(process)
+        return range(group * count, (group + 1) * count)
 
     def train(self, parameters: Sequence[Tensor]) -> None:
         """Prepare to sum the gradients of these parameters; the others are frozen until the next call."""
@@ -90,9 +111,23 @@ class Strategy:
         """Scale the gradients so that their norm is at most `most`; return the norm that they had, ()."""
         return nn.utils.clip_grad_norm_(parameters, most)
 
-    def update_of(self, optimizer: torch.optim.Optimizer) -> Callable[[], object]:
-        """Return what makes an update of the parameters from their gradients."""
-        return update_of(optimizer)
+    def update_of(
+        self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
+    ) -> Callable[[], object]:
+        """Return what makes an update of the parameters from their gradients.
+
+        Args:
+            optimizer: The optimizer.
+            scaler: What has scaled the loss, and skips an update with gradients that overflow.
+        """
+        if scaler is None:
+            return update_of(optimizer)
+
+        def scaled() -> None:
+            scaler.step(optimizer)
+            scaler.update()
+
+        return scaled
 
     # --- the state
 
@@ -110,23 +145,56 @@ class Strategy:
         """Return what this process holds of the state.
 
         A tensor is either whole in each process that holds it, with the same bytes, or divided into blocks:
-        then each element is in the block of one process.
+        then each element is in the block of one process. Of copies of a block, the first is held.
 
         Args:
             files: The live tensors, by file and by name, as far as this process has them.
         """
-        return Owned(files)
+        tensors: Files = {}
+        blocks: dict[str, dict[str, Block]] = {}
+        for file, some in files.items():
+            places = {name: place for name, one in some.items() if (place := block_of(one)) is not None}
+            held = {name: one for name, one in some.items() if name not in places or is_first_copy(one)}
+            tensors[file] = {name: local(one) for name, one in held.items()}
+            blocks[file] = {name: place for name, place in places.items() if name in held}
+        return Owned(tensors, blocks)
 
     def owned(self, files: Files) -> Owned:
         """Return what this process saves of what it holds, under the names of its own files.
 
-        Each element of the state is saved by one process, and a file has at most one block of a tensor.
+        Each element of the state is saved by one process, and a file has at most one block of a tensor. Here,
+        each saves its blocks; of whole tensors the first one the weights, all a part of the optimizer's.
         """
-        tensors, blocks = self.held(files)
+        if self.index is None:
+            return Owned({})
+        held, blocks = self.held(files)
+        whole = {
+            file: {name: one for name, one in some.items() if name not in blocks.get(file, {})}
+            for file, some in held.items()
+        }
+        savers = self._savers(whole)
+        mine = {
+            self.own_file(file): {
+                name: one for name, one in some.items() if savers.get((file, name), self.index) == self.index
+            }
+            for file, some in held.items()
+        }
         return Owned(
-            {self.own_file(file): some for file, some in tensors.items()},
+            {file: some for file, some in mine.items() if some or self.index == 0},
             {self.own_file(file): some for file, some in blocks.items()},
         )
+
+    def _savers(self, whole: Files) -> dict[tuple[str, str], int]:
+        """Return which process saves each tensor that all of them have: all divide alike."""
+        savers = {(file, name): 0 for file, some in whole.items() for name in some}
+        optimizer = whole.get(OPTIMIZER_FILE, {})
+        sizes = [0] * self.savers
+        sizes[0] = sum(whole[file][name].nbytes for file, name in savers if file != OPTIMIZER_FILE)
+        for name, tensor in sorted(optimizer.items(), key=lambda item: (-item[1].nbytes, item[0])):
+            smallest = sizes.index(min(sizes))
+            sizes[smallest] += tensor.nbytes
+            savers[OPTIMIZER_FILE, name] = smallest
+        return savers
 
     def own_file(self, file: str) -> str:
         """Return the name of this process's file: `weights.safetensors` or `weights.1.safetensors`."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import add, lt, sub
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -15,18 +16,28 @@ from safetensors import safe_open
 
 from trainwright.digest import BLOCKS, files_of
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch.state.snapshot import Tensors
+from trainwright.frameworks.torch.state.layout import block_of, is_divided, local, with_block
+from trainwright.frameworks.torch.state.snapshot import DTYPES, Tensors
 from trainwright.types import Block
 
 _PLACES = TypeAdapter(dict[str, Block])
+_BY_NAME = {name: dtype for dtype, name in DTYPES.items()}
 
 
-def load_tensors(folder: Path, file: str, *, optional: bool = False) -> Tensors:
+def load_tensors(
+    folder: Path,
+    file: str,
+    like: Callable[[str], torch.Tensor | None] = lambda _: None,
+    *,
+    optional: bool = False,
+) -> Tensors:
     """Return the tensors of a file of the state by name.
 
     Args:
         folder: The folder of the snapshot.
         file: The name of the file, as a single process writes it.
+        like: Returns the tensor whose layout a saved one gets, if it has its shape. If that is a `DTensor`,
+            the block of this process alone is read.
         optional: Return none if no process has saved any.
 
     Raises:
@@ -43,18 +54,60 @@ def load_tensors(folder: Path, file: str, *, optional: bool = False) -> Tensors:
         with safe_open(path, "pt") as opened:
             placed = _blocks_of(path, (opened.metadata() or {}).get(BLOCKS, "{}"))
             for name in opened.keys():  # noqa: SIM118 - not a mapping
+                live, shape = like(name), tuple(opened.get_slice(name).get_shape())
                 if name in placed:
-                    shape = opened.get_slice(name).get_shape()
-                    blocks.append(_Block(path, name, tuple(shape), placed[name]))
+                    blocks.append(_Block(path, name, shape, placed[name]))
+                elif live is not None and is_divided(live) and tuple(live.shape) == shape:
+                    blocks.append(_Block(path, name, shape, Block((0,) * len(shape), shape)))
                 else:
                     tensors[name] = opened.get_tensor(name)
     _check_whole(blocks)
+    parts: dict[str, _Part] = {}
     for block in blocks:
         with safe_open(block.path, "pt") as opened:
-            value = opened.get_tensor(block.name)
-        target = tensors.setdefault(block.name, torch.empty(block.place.whole, dtype=value.dtype))
-        target[tuple(map(slice, block.place.offset, block.stop))] = value
-    return tensors
+            saved = opened.get_slice(block.name)
+            if block.name not in parts:
+                parts[block.name] = _Part.of(like(block.name), block.place.whole, saved.get_dtype())
+            parts[block.name].read(saved, block)
+    return tensors | {name: part.tensor() for name, part in parts.items()}
+
+
+class _Part(NamedTuple):
+    """The part of a tensor that this process reads.
+
+    Attributes:
+        values: Its elements.
+        first: The place of the first one in the tensor.
+        live: The `DTensor` whose layout it gets; None: it is the whole tensor.
+    """
+
+    values: torch.Tensor
+    first: tuple[int, ...]
+    live: torch.Tensor | None
+
+    @classmethod
+    def of(cls, live: torch.Tensor | None, whole: tuple[int, ...], dtype: str) -> _Part:
+        """Return the part of a saved tensor that a process with a live one needs."""
+        if live is None or not is_divided(live) or tuple(live.shape) != whole:
+            return cls(torch.empty(whole, dtype=_BY_NAME[dtype]), (0,) * len(whole), None)
+        place = block_of(live)
+        first = (0,) * len(whole) if place is None else place.offset
+        return cls(torch.empty(local(live).shape, dtype=_BY_NAME[dtype]), first, live)
+
+    def read(self, saved: Any, block: _Block) -> None:
+        """Read the elements of a saved block that lie in this part."""
+        begin = list(map(max, block.place.offset, self.first))
+        end = [min(*ends) for ends in zip(block.stop, map(add, self.first, self.values.shape), strict=True)]
+        if all(map(lt, begin, end)):
+            into, of = (
+                tuple(map(slice, map(sub, begin, origin), map(sub, end, origin)))
+                for origin in (self.first, block.place.offset)
+            )
+            self.values[into] = saved[of]
+
+    def tensor(self) -> torch.Tensor:
+        """Return the whole tensor, or a `DTensor` with this block."""
+        return self.values if self.live is None else with_block(self.values.to(self.live.device), self.live)
 
 
 class _Block(NamedTuple):

@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from trainwright.types import Block
+
 Strides = dict[str, list[int]]
+
+
+def is_divided(tensor: Tensor) -> bool:
+    """Return whether a tensor is a `DTensor`, whose module takes a second to import."""
+    return hasattr(tensor, "to_local")
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -21,6 +29,39 @@ def local(tensor: Tensor) -> Tensor:
     to_local = getattr(tensor, "to_local", None)
     block: Tensor = tensor if to_local is None else to_local()
     return block
+
+
+def block_of(tensor: Any) -> Block | None:
+    """Return where the block of a `DTensor` lies that this process has; None: it has the whole tensor."""
+    if not is_divided(tensor) or not any(one.is_shard() for one in tensor.placements):
+        return None
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return Block(tuple(offset), tuple(tensor.shape))
+
+
+def is_first_copy(tensor: Any) -> bool:
+    """Return whether this process is the first of those that have the same block of a `DTensor`."""
+    coordinate = tensor.device_mesh.get_coordinate() or ()
+    return not any(
+        index for index, one in zip(coordinate, tensor.placements, strict=True) if not one.is_shard()
+    )
+
+
+def with_block(block: Tensor, tensor: Any) -> Tensor:
+    """Return a `DTensor` laid out as another one, whose block in this process is this one."""
+    from torch.distributed.tensor import DTensor
+
+    made: Tensor = DTensor.from_local(
+        block,
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+    return made
 
 
 def address(tensor: Tensor) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
@@ -51,6 +51,11 @@ class OptimizerState:
             for group in self._optimizer.param_groups
             for parameter in group["params"]
         }
+
+    def layouts(self) -> Callable[[str], torch.Tensor | None]:
+        """Return a function from the name of a tensor of the state to the parameter that it belongs to."""
+        known = dict(self._model.named_parameters())
+        return lambda name: known.get(name.removeprefix(_TRAINED), known.get(name.rpartition(".")[0]))
 
     def tensors(self) -> Tensors:
         """Return the live tensors by name."""

@@ -14,6 +14,7 @@ from trainwright.digest import FileRecord, PartHashes, write_parts
 from trainwright.errors import ModelError
 from trainwright.types import Block, NamedBuffer
 
+OPTIMIZER_FILE = "optimizer.safetensors"
 _MUCH, _PAGE = 16 << 20, 4096  # bytes
 Tensors = dict[str, torch.Tensor]
 Files = dict[str, Tensors]  # tensors by file and by name
@@ -31,7 +32,7 @@ class Owned(NamedTuple):
     blocks: Mapping[str, Mapping[str, Block]] = MappingProxyType({})
 
 
-_DTYPES = {
+DTYPES = {  # and what safetensors calls them
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -47,7 +48,7 @@ _DTYPES = {
 
 def has_dtype(tensor: torch.Tensor) -> bool:
     """Return whether a checkpoint can hold a tensor of this dtype."""
-    return tensor.dtype in _DTYPES
+    return tensor.dtype in DTYPES
 
 
 def check_dtype(name: str, tensor: torch.Tensor) -> None:
@@ -74,7 +75,7 @@ def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
     if host.device.type != "cpu" or host.is_neg() or not host.is_contiguous():
         host = host.to("cpu").resolve_neg().contiguous()
     data = host.reshape(-1).view(torch.uint8).numpy().data  # (bytes,)
-    return NamedBuffer(name, _DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(data))
+    return NamedBuffer(name, DTYPES[tensor.dtype], tuple(tensor.shape), memoryview(data))
 
 
 class Written(NamedTuple):

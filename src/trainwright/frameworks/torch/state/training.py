@@ -35,6 +35,7 @@ from trainwright.frameworks.torch.state.files import load_tensors
 from trainwright.frameworks.torch.state.json_tensors import from_tensor, is_json, to_tensor
 from trainwright.frameworks.torch.state.layout import (
     Strides,
+    address,
     copy_into,
     local,
     unusual_strides,
@@ -42,11 +43,17 @@ from trainwright.frameworks.torch.state.layout import (
     writable,
 )
 from trainwright.frameworks.torch.state.optimizer import OptimizerState
-from trainwright.frameworks.torch.state.snapshot import Files, Owned, SnapshotMemory, Tensors, TorchSnapshot
+from trainwright.frameworks.torch.state.snapshot import (
+    OPTIMIZER_FILE,
+    Files,
+    Owned,
+    SnapshotMemory,
+    Tensors,
+    TorchSnapshot,
+)
 from trainwright.frameworks.torch.state.structure import Changes, Structure, set_buffer
 from trainwright.frameworks.torch.state.unsaved import fingerprints
 
-OPTIMIZER_FILE = "optimizer.safetensors"
 MODULE_FILE = "module.safetensors"
 _WEIGHTS, _OPTIMIZER, _MODULE = (Path(file).stem for file in (WEIGHTS_FILE, OPTIMIZER_FILE, MODULE_FILE))
 _BUFFERS, _EXTRA, _STRIDES, _CHANGES = "buffers/", "extra/", "strides", "changes"
@@ -139,7 +146,7 @@ class TrainingState:
             ModelError: The files are damaged, or do not fit the model.
         """
         try:
-            weights = load_tensors(folder, WEIGHTS_FILE)
+            weights = load_tensors(folder, WEIGHTS_FILE, dict(_named_tensors(self._model)).get)
             module = load_tensors(folder, MODULE_FILE, optional=True)
         except SafetensorError as error:
             raise ModelError(f"this is not a safetensors file: {error}") from error
@@ -155,7 +162,8 @@ class TrainingState:
             return
         self._built.set_flags(self._model, changes)
         if self._optimizer is not None:
-            self._optimizer.load(load_tensors(folder, OPTIMIZER_FILE), strides[_OPTIMIZER])
+            saved = load_tensors(folder, OPTIMIZER_FILE, self._optimizer.layouts())
+            self._optimizer.load(saved, strides[_OPTIMIZER])
 
     def unsaved(self, *, has_trained: bool) -> dict[str, str]:
         """Return a hash of each part of the state that no checkpoint can hold, by name.
@@ -188,6 +196,8 @@ class TrainingState:
                 _refuse_lossy(
                     tensors, {**self._optimizer.parameters(), **_buffers_of(self._model, persistent=True)}
                 )
+        if self._average is not None and (averages := self._average.of_blocks()):
+            tensors = {name: averages.get(address(one), one) for name, one in tensors.items()}
         extra = {name: value for name, value in state.items() if name not in tensors}
         for name, value in extra.items():
             _refuse_foreign(name, value)

@@ -18,6 +18,7 @@ from trainwright.require import home_of
 INTERNAL = frozenset(vars(nn.Module()))  # parameters, buffers, hooks ... of every module
 HOOKS = sorted(name for name in INTERNAL if name.endswith("_hooks"))
 COMPILERS = frozenset({"_is_torch_compile", "_dynamo_static_input_type"})  # marks of `torch.compile`
+_FSDP = "torch.distributed.fsdp."
 _COMPRESSED = {
     torch.sparse_csr: "row",
     torch.sparse_bsr: "row",
@@ -70,7 +71,7 @@ def _values(model: nn.Module) -> Iterator[tuple[str, Any]]:
         classes[type(module)] = None
         skipped, dot = INTERNAL | COMPILERS | recomputed(module), f"{prefix}." if prefix else ""
         yield from ((f"{dot}{name}", value) for name, value in vars(module).items() if name not in skipped)
-        yield from ((f"{dot}{name}", hooks) for name in HOOKS if (hooks := getattr(module, name)))
+        yield from ((f"{dot}{name}", hooks) for name in HOOKS if (hooks := _hooks(module, name)))
         for name, tensor in {**module._parameters, **module._buffers}.items():
             attributes = {} if tensor is None else vars(tensor)
             yield from (
@@ -81,6 +82,12 @@ def _values(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield from ((f"{dot}{name}.{kind}", hooks) for kind, hooks in _tensor_hooks(tensor))
     for cls in classes:
         yield from kept_by_class(cls).items()
+
+
+def _hooks(module: nn.Module, name: str) -> dict[Any, Any]:
+    """Return the hooks of a module of one kind, without those that FSDP2 keeps there."""
+    hooks: Mapping[Any, Any] = getattr(module, name)
+    return {key: hook for key, hook in hooks.items() if not home_of(hook).startswith(_FSDP)}
 
 
 def _tensor_hooks(tensor: Tensor | None) -> Iterator[tuple[str, list[Any]]]:

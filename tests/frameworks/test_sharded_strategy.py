@@ -1,0 +1,77 @@
+"""A strategy of a few lines, with PyTorch's FSDP2, keeps the contract: the bits are those of one process.
+
+The optimizer is one whose kernels round an element alike wherever it lies in a tensor.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from trainwright.records.run_dir import RunDir
+from trainwright.testing.strategy_suite import CONFIG, StrategySuite
+
+pytestmark = pytest.mark.services
+SUITE = StrategySuite()
+PASSES = {1: 5, 2: 3}  # in training, of a process in a step; a process without samples makes one all the same
+
+
+def train(folder: Path, processes: int, *words: str, model: str = "Net", kill: str = "") -> Any:
+    """Batches of 13 are 6 and 7 samples, in microbatches of 3."""
+    folder.mkdir(exist_ok=True)
+    training = {**CONFIG["training"], "optimizer": "rmsprop", "batch_size": 13, "microbatch_size": 3}
+    training["max_grad_norm"] = None
+    config = {**CONFIG, "training": training, "model": {"type": f"sharded_models:{model}"}}
+    (folder / "config.yaml").write_text(json.dumps(config))
+    placement = [f"distributed.nproc={processes}", "distributed.virtual_ranks=2"]
+    return SUITE._command(folder, "train", "config.yaml", *placement, *words, kill=kill)
+
+
+def test_unequal_parts_of_a_batch_and_an_average(tmp_path: Path) -> None:
+    """The averages are in blocks, too, of whole vectors, since a kernel rounds the rest of a tensor otherwise."""
+    words = ["training.ema.decay=0.9", "model.params.width=608"]
+    alone = SUITE._result(train(tmp_path / "alone", 1, *words))
+    result = SUITE._result(train(tmp_path / "sharded", 2, *words, kill=f"1@{13 * PASSES[2] + 1}"))
+    assert result["attempts"] == 2
+    SUITE._compare(result, alone)
+    manifest = RunDir(Path(result["path"])).require_manifest()
+    assert manifest.determinism.tier == "bitwise", manifest.determinism
+    assert manifest.environment.mesh.shard == 2
+    newest = max((Path(result["path"]) / "checkpoints").iterdir())
+    with safe_open(newest / "optimizer.1.safetensors", "pt") as file:
+        names = json.loads(file.metadata()["blocks"])
+        assert {"trained/second.weight", "second.weight.square_avg"} <= names.keys()
+        assert file.get_tensor("second.weight.square_avg").shape == (304, 608)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_run_goes_on_in_another_number_of_processes(first: int, tmp_path: Path) -> None:
+    """Blocks are read from whole tensors, and whole tensors from blocks."""
+    alone = SUITE._result(train(tmp_path / "alone", 1))
+    killed = train(tmp_path, first, "distributed.max_restarts=0", kill=f"0@{17 * PASSES[first] + 1}")
+    assert killed.returncode != 0, killed.stdout
+    (run,) = (tmp_path / "runs" / "strategy").iterdir()
+    result = SUITE._result(
+        SUITE._command(tmp_path, "resume", run.name, f"distributed.nproc={3 - first}", "--trust")
+    )
+    SUITE._compare(result, alone)
+
+
+def test_batch_normalization_over_the_processes(tmp_path: Path) -> None:
+    """Each process computes one virtual rank."""
+    words = ["training.batch_size=24", "training.microbatch_size=6"]
+    results = [SUITE._result(train(tmp_path / str(n), n, *words, model="Normalized")) for n in (1, 2)]
+    SUITE._compare(*results)
+
+
+def test_more_virtual_ranks_than_processes_cannot_be_normalized_together(tmp_path: Path) -> None:
+    words = ["training.batch_size=24", "distributed.virtual_ranks=4"]
+    refused = train(tmp_path, 2, *words, model="Normalized")
+    assert refused.returncode == 2
+    assert (
+        "set distributed.nproc to 4, or virtual_ranks to 2" in json.loads(refused.stdout)["error"]["message"]
+    )
