@@ -154,6 +154,10 @@ class WorldError(TrainingError):
     """Another process of the attempt is gone, or the processes do not find each other."""
 
 
+class DivergedError(TrainingError):
+    """Processes that should hold the same state do not, which another try would not mend."""
+
+
 class TrackerError(TrainwrightError):
     """A tracker cannot be reached, or has refused a call."""
 

@@ -1,8 +1,12 @@
 """Checkpoints that several processes write together; here, they are threads with a world of their own."""
 
+import socket
+import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,13 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from trainwright.digest import write_file
+from trainwright.digest import FileRecord, TensorRecord, write_file
 from trainwright.errors import WorldError
 from trainwright.frameworks.torch.parallel import saving as saving_module
 from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
-from trainwright.frameworks.torch.state.snapshot import Written
-from trainwright.frameworks.torch.state.training import OPTIMIZER_FILE
+from trainwright.frameworks.torch.state.snapshot import OPTIMIZER_FILE, Written
 from trainwright.world import World
 
 
@@ -50,7 +53,7 @@ class Copy:
         """Write one file."""
         if self.error:
             raise self.error
-        return Written([write_file(folder / self.name, self.name.encode())], [[]])
+        return Written([write_file(folder / self.name, self.name.encode())], [[]], set())
 
     def release(self) -> None:
         """Remember it."""
@@ -218,4 +221,66 @@ def test_a_file_that_was_changed_on_its_way_is_named(
 def test_an_address_of_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "192.0.2.1")
     with pytest.raises(WorldError, match=r"cannot listen at 192\.0\.2\.1"):
-        saving_module._listener(2, b"key", is_local=False)
+        saving_module._listener(2, is_local=False)
+
+
+def http(address: Any) -> socket.socket:
+    """A client of another protocol."""
+    sent = socket.create_connection(address)
+    sent.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    return sent
+
+
+def silent(address: Any) -> socket.socket:
+    """A client that sends nothing."""
+    return socket.create_connection(address)
+
+
+def half(address: Any) -> socket.socket:
+    """A client that sends less than it promises."""
+    sent = socket.create_connection(address)
+    sent.sendall(struct.pack("!i", 100) + b"abc")
+    return sent
+
+
+def with_another_key(address: Any) -> None:
+    """A client that does not know the key."""
+    with pytest.raises(AuthenticationError):
+        Client(address, authkey=b"another")
+
+
+@pytest.mark.parametrize("foreign", [http, silent, half, with_another_key])
+def test_a_foreign_connection_does_not_keep_the_processes_apart(
+    foreign: Callable[[Any], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving_module, "_HANDSHAKE_SECONDS", 1)
+    with ThreadPoolExecutor(2) as pool, saving_module._listener(2, is_local=False) as listener:
+        accepted = pool.submit(saving_module._accepted, listener, b"key")
+        other = foreign(listener.address)
+        with Client(listener.address, authkey=b"key") as client, accepted.result(30) as connection:
+            client.send(1)
+            assert connection.recv() == 1
+        if isinstance(other, socket.socket):
+            other.close()
+
+
+def written(*files: tuple[str, dict[str, torch.Tensor]], names: set[str]) -> Written:
+    """Several processes have written whole tensors of weights."""
+    records = [
+        FileRecord(file, 1, "", [], [TensorRecord(name, "F32", (1,), "") for name in tensors])
+        for file, tensors in files
+    ]
+    return Written(records, [[] for _ in records], names)
+
+
+@pytest.mark.parametrize(
+    ("second", "problem"),
+    [({"a", "b"}, "weights.a would be saved more than once"), (set(), "weights.b would be saved by no")],
+)
+def test_each_tensor_is_saved_once(second: set[str], problem: str) -> None:
+    one = torch.ones(1)
+    files = ("weights.safetensors", {"a": one}), ("weights.1.safetensors", dict.fromkeys(second, one))
+    with pytest.raises(ValueError, match=problem):
+        saving_module._with_records(written(*files, names={"weights.a", "weights.b"}))
+    good = saving_module._with_records(written(*files, names={"weights.a"})) if not second else []
+    assert [file.name for file in good] == [file for file, _ in files] * (not second)

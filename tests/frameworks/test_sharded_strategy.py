@@ -40,7 +40,7 @@ def test_unequal_parts_of_a_batch_and_an_average(tmp_path: Path) -> None:
     SUITE._compare(result, alone)
     manifest = RunDir(Path(result["path"])).require_manifest()
     assert manifest.determinism.tier == "bitwise", manifest.determinism
-    assert manifest.environment.mesh.shard == 2
+    assert manifest.environment.mesh["shard"] == 2
     newest = max((Path(result["path"]) / "checkpoints").iterdir())
     with safe_open(newest / "optimizer.1.safetensors", "pt") as file:
         names = json.loads(file.metadata()["blocks"])

@@ -18,6 +18,7 @@ import trainwright
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.state.layout import address, local
 from trainwright.frameworks.torch.state.training import TrainingState
+from trainwright.records.run_dir import RunDir
 from trainwright.testing.strategy_suite import StrategySuite
 from trainwright.world import Mesh
 
@@ -65,6 +66,68 @@ def test_files_hold_blocks_and_predict_as_whole_ones(tmp_path: Path) -> None:
     rows = np.ones((3, 64), np.float32)
     whole = trainwright.load(Path(alone["path"]), trust=True)
     assert trainwright.load(run, trust=True).outputs(rows).tolist() == whole.outputs(rows).tolist()
+
+
+ACME = """
+from trainwright.frameworks.torch.parallel.ddp import DataParallel
+from trainwright.frameworks.torch.parallel.strategy import Strategy
+from trainwright.frameworks.torch.state.snapshot import Files, Owned
+
+class Acme(DataParallel):
+    pass
+
+class Apart(Strategy):
+    "Forgets the gradients of the other process."
+"""
+
+
+@pytest.fixture
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The module of a package that registers two strategies."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "acme-1.0.dist-info").mkdir()
+    (tmp_path / "acme-1.0.dist-info" / "METADATA").write_text("Name: acme\nVersion: 1.0\n")
+    (tmp_path / "acme-1.0.dist-info" / "entry_points.txt").write_text(
+        "[trainwright.strategies]\nacme = acme_strategy:Acme\napart = acme_strategy:Apart\n"
+    )
+    module = tmp_path / "acme_strategy.py"
+    module.write_text(ACME)
+    return module
+
+
+@pytest.mark.services
+def test_the_code_of_a_strategy_is_an_input(acme: Path, tmp_path: Path) -> None:
+    """Of one that the config names, and of one that a later attempt has had."""
+    suite = TestDataParallel()
+    killed = suite._train(
+        tmp_path, 1, "distributed.max_restarts=0", "training.max_steps=12", kill=suite._call(0, 1, 7)
+    )
+    assert killed.returncode != 0
+    (tmp_path / "killed").unlink()
+    (run,) = (tmp_path / "runs" / "strategy").iterdir()
+    words = "distributed.nproc=2", "distributed.strategy=acme", "distributed.max_restarts=0", "--trust"
+    again = suite._command(tmp_path, "resume", run.name, *words, kill=suite._call(1, 2, 3))
+    assert again.returncode not in (0, 2), again.stderr
+    acme.write_text(ACME + "\n# edited\n")
+    refused = suite._command(tmp_path, "resume", run.name, *words)
+    assert refused.returncode == 2
+    assert "module acme_strategy" in json.loads(refused.stdout)["error"]["message"]
+    acme.write_text(ACME)
+    assert suite._result(suite._command(tmp_path, "resume", run.name, *words))["status"] == "completed"
+
+
+@pytest.mark.services
+def test_processes_that_differ_are_an_error_that_no_restart_mends(acme: Path, tmp_path: Path) -> None:
+    suite = TestDataParallel()
+    suite.strategy = "apart"
+    failed = suite._train(tmp_path, 2, "training.max_steps=3")
+    assert failed.returncode == 1, failed.stderr
+    answer = json.loads(failed.stdout)["error"]
+    assert "process 1 has a different state from process 0" in answer["message"]
+    (path,) = (tmp_path / "runs" / "strategy").iterdir()
+    run = RunDir(path)
+    assert len(run.attempts()) == 1
+    assert run.require_manifest().determinism.tier == "statistical"
 
 
 def test_the_coordinates_of_processes_on_a_mesh() -> None:

@@ -20,6 +20,7 @@ from trainwright.engine.state import RunState
 from trainwright.errors import (
     CheckpointError,
     DataError,
+    DivergedError,
     InputError,
     ModelError,
     RunGoneError,
@@ -252,7 +253,13 @@ class _Attempt:
 
     def _result_so_far(self, components: Components, state: RunState, status: Ended) -> Result:
         result = result_so_far(self._startup.manifest, components, state, status, self._session.number)
-        return result.with_values(digest=weights_digest(components.learner, self._world))
+        try:
+            return result.with_values(digest=weights_digest(components.learner, self._world))
+        except DivergedError:
+            if self._world.is_main:  # a resume would go on with the state of one of them
+                reason = "the processes ended with different states"
+                self._startup.manifest = lower_tier(self._run, self._startup.manifest, reason)
+            raise
 
     def _failed_result(self, components: Components, state: RunState) -> Result:
         """Return the result of an attempt that failed; without a digest if the model cannot be read."""

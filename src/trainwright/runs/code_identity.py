@@ -106,9 +106,17 @@ def with_later_imports(code: CodeIdentity, since: Collection[str]) -> CodeIdenti
     """
     # A plugin is imported whenever its name might be meant; one that the run uses is in `code` already.
     registered = {plugin.target.partition(":")[0] for plugin in plugins.installed()}
-    new = [name for name in list(sys.modules) if name not in since and name not in registered]
+    return with_modules(
+        code, [name for name in list(sys.modules) if name not in since and name not in registered]
+    )
+
+
+def with_modules(code: CodeIdentity, names: Iterable[str]) -> CodeIdentity:
+    """Return the identity with those of some modules, and of all that they import, that are the user's."""
     later = {
-        name: file for name, file in _user_modules([*code.modules, *new]).items() if name not in code.modules
+        name: file
+        for name, file in _user_modules([*code.modules, *names]).items()
+        if name not in code.modules
     }
     if not later:
         return code

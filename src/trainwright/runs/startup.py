@@ -20,7 +20,7 @@ from trainwright.records.manifest import Manifest
 from trainwright.redact import redacted
 from trainwright.require import import_paths, open_process
 from trainwright.runs.children.origin import Origin
-from trainwright.runs.code_identity import with_later_imports
+from trainwright.runs.code_identity import with_later_imports, with_modules
 from trainwright.runs.decisions import (
     known_decisions,
     note_processes,
@@ -232,6 +232,7 @@ class Startup:
             if differs := environment != before.environment.numeric():
                 self._session.complete_earlier(before.environment.numeric())
             manifest = self._compare(before, now, components)
+        manifest = self._with_strategy(manifest, components)
         self._session.note_environment(environment, differs=differs)
         return manifest
 
@@ -240,6 +241,21 @@ class Startup:
         neutral = components.framework.neutral_changes(components.config)
         file = f"data-{self._session.number:04d}.json"
         return compare_inputs(self._request, before, now, components.bundle, neutral=neutral, data_file=file)
+
+    def _with_strategy(self, manifest: Manifest, components: Components) -> Manifest:
+        """Return the manifest with the code of this attempt's strategy, if that is the user's.
+
+        Another attempt may have another strategy, but none that the run has had may change.
+        """
+        if self._world.size == 1:
+            return manifest
+        strategy = plugins.adapter("strategy", components.config.distributed.strategy)
+        code = with_modules(manifest.code, [strategy.__module__])
+        if code is manifest.code:
+            return manifest
+        manifest = manifest.model_copy(update={"code": code})
+        self._run.write(Manifest.FILE, manifest)
+        return manifest
 
     def _own_checkpoints(self) -> RunCheckpoints:
         """Return the checkpoints of the run, for this attempt to add to."""

@@ -18,7 +18,14 @@ from trainwright import plugins
 from trainwright.config import load
 from trainwright.digest import hashed
 from trainwright.engine.signals import Stopped
-from trainwright.errors import CheckpointError, InputError, ModelError, TrainingError, WorldError
+from trainwright.errors import (
+    CheckpointError,
+    DivergedError,
+    InputError,
+    ModelError,
+    TrainingError,
+    WorldError,
+)
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
 from trainwright.require import import_rule, importing_by
@@ -452,7 +459,7 @@ def test_all_processes_begin_with_one_state(numbers: list[int], others: str) -> 
     if not others:
         ranks.require_same_state(components)
     else:
-        with pytest.raises(WorldError, match=f"process {others} holds another state than process 0"):
+        with pytest.raises(DivergedError, match=f"process {others} has a different state from process 0"):
             ranks.require_same_state(components)
     alone: Any = Components(ALONE, 1)
     alone.learner = None
@@ -464,7 +471,7 @@ def test_pairs_are_checked_too() -> None:
     world = Same([5, 6])
     world.size = 2
     components: Any = Components(world, 5)
-    with pytest.raises(WorldError, match="process 1 holds another state"):
+    with pytest.raises(DivergedError, match="process 1 has a different state"):
         ranks.require_same_state(components)
 
 

@@ -273,7 +273,7 @@ def require_same_state(components: Components) -> None:
 
     Raises:
         InputError: One has other data.
-        WorldError: One begins with another state: its machine has other packages, processors or files.
+        DivergedError: One begins with another state: its machine has other packages, processors or files.
     """
     world = components.inputs.world
     if world.size == 1:

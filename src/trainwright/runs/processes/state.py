@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainwright.digest import TensorRecord, digest, hashed, join_parts
-from trainwright.errors import WorldError
+from trainwright.errors import DivergedError
 from trainwright.frameworks.base import Learner
 from trainwright.world import World
 
@@ -12,7 +12,7 @@ def state_records(learner: Learner, world: World, *, weights_only: bool = False)
     """Return the records of the tensors of the state, in every process; a collective call.
 
     Raises:
-        WorldError: Processes that should hold the same hold something else.
+        DivergedError: Processes that should hold the same hold something else.
     """
     records, parts = hashed(learner.state(weights_only=weights_only))
     if world.size == 1:
@@ -25,9 +25,9 @@ def state_records(learner: Learner, world: World, *, weights_only: bool = False)
             if known.setdefault(record.name, record) != record:
                 others.setdefault(rank, record.name)
     if others:
-        raise WorldError(
-            f"process {', '.join(map(str, others))} holds another state than process 0 "
-            f"({next(iter(others.values()))}); compare the versions of packages and the processors of their "
+        raise DivergedError(
+            f"process {', '.join(map(str, others))} has a different state from process 0; first difference: "
+            f"{next(iter(others.values()))}; compare the versions of packages and the processors of their "
             "machines"
         )
     return [*known.values(), *join_parts(part for _, some in gathered for part in some)]

@@ -11,11 +11,20 @@ import contextlib
 import os
 import platform
 import secrets
+import socket
+import struct
 import threading
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import (
+    Client,
+    Connection,
+    Listener,
+    answer_challenge,
+    deliver_challenge,
+)
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,6 +37,7 @@ from trainwright.frameworks.torch.state.snapshot import TorchSnapshot, Written
 from trainwright.process.machine import machine_id
 from trainwright.world import World
 
+_HANDSHAKE_SECONDS = 10  # seconds in which a connection shows that it has the key
 _ANSWER_SECONDS = 600.0  # seconds that the main process waits for another's parts
 _FRAME_BYTES = 16 << 20  # of a file, in one message
 _NAMESPACES = Path("/proc/self/ns")
@@ -63,13 +73,13 @@ class SaveGroup:
 
         def listen() -> tuple[Any, bytes]:
             key = secrets.token_bytes(32)
-            listeners.append(_listener(len(self.ranks), key, is_local=self._is_local))
+            listeners.append(_listener(len(self.ranks), is_local=self._is_local))
             return listeners[0].address, key
 
         address, key = self._world.from_main(listen)
         if listeners:
             with listeners[0] as listener:
-                connections = [_accepted(listener) for _ in self.ranks[1:]]
+                connections = [_accepted(listener, key) for _ in self.ranks[1:]]
             self._connections = dict(sorted((one.recv(), one) for one in connections))
         elif self._world.rank in self.ranks:
             connection = Client(address, authkey=key)
@@ -123,6 +133,7 @@ class SaveGroup:
                 raise OSError(f"process {rank}: {answer}")
             written.files.extend(answer.files)
             written.parts.extend(answer.parts)
+            written.names.update(answer.names)
         return _with_records(written)
 
     def _answer(self, rank: int, number: int, folder: Path) -> Written | str:
@@ -200,7 +211,11 @@ class _GroupSnapshot:
 
 
 def _with_records(written: Written) -> list[FileRecord]:
-    """Return the files, of which the first of each kind has the records of the divided tensors."""
+    """Return the files, of which the first of each kind has the records of the divided tensors.
+
+    Raises:
+        ValueError: The processes have not saved each element of their state once.
+    """
     parts: dict[str, list[PartHashes]] = {}
     for file, some in zip(written.files, written.parts, strict=True):
         parts.setdefault(file.stem, []).extend(some)
@@ -208,6 +223,10 @@ def _with_records(written: Written) -> list[FileRecord]:
     for file in written.files:
         records = join_parts(parts.pop(file.stem, []))
         files.append(replace(file, tensors=[*file.tensors, *records]) if records else file)
+    saved = Counter(tensor.name for file in files for tensor in file.state())
+    if wrong := sorted((written.names - saved.keys()) | {name for name, count in saved.items() if count > 1}):
+        how = "by no process" if wrong[0] not in saved else "more than once"
+        raise ValueError(f"the tensor {wrong[0]} would be saved {how}: see the strategy's `owned`")
     return files
 
 
@@ -216,7 +235,7 @@ def _machine() -> str:
     return machine_id("mnt", "net") or platform.node()
 
 
-def _listener(count: int, key: bytes, *, is_local: bool) -> Listener:
+def _listener(count: int, *, is_local: bool) -> Listener:
     """Return a socket for the others; a local one has no file on Linux, else one in a temporary folder.
 
     Raises:
@@ -224,10 +243,10 @@ def _listener(count: int, key: bytes, *, is_local: bool) -> Listener:
     """
     if is_local:
         address = f"\0trainwright-{secrets.token_hex(16)}" if _NAMESPACES.exists() else None
-        return Listener(address, "AF_UNIX", count, key)
+        return Listener(address, "AF_UNIX", count)
     host = os.environ.get("MASTER_ADDR", "127.0.0.1")
     try:
-        return Listener((host, 0), "AF_INET", count, key)
+        return Listener((host, 0), "AF_INET", count)
     except OSError as error:
         raise WorldError(
             f"process 0 cannot listen at {host} ({error.strerror}), where the others are to send their parts "
@@ -235,11 +254,25 @@ def _listener(count: int, key: bytes, *, is_local: bool) -> Listener:
         ) from error
 
 
-def _accepted(listener: Listener) -> Connection:
-    """Return the next connection with the right key; another one is none of ours."""
+def _accepted(listener: Listener, key: bytes) -> Connection:
+    """Return the next connection with the right key; others, such as a port scanner's, are closed."""
     while True:
-        with contextlib.suppress(AuthenticationError, EOFError, ConnectionError):
-            return listener.accept()
+        connection = listener.accept()
+        try:
+            _limit_reads(connection, _HANDSHAKE_SECONDS)
+            deliver_challenge(connection, key)
+            answer_challenge(connection, key)
+            _limit_reads(connection, 0)
+        except (AuthenticationError, EOFError, OSError):
+            connection.close()
+        else:
+            return connection
+
+
+def _limit_reads(connection: Connection, seconds: int) -> None:
+    """Let a read of a connection fail that waits longer than this; 0: let it wait."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", seconds, 0))
 
 
 def _sees(folder: Path) -> bool:

@@ -55,12 +55,16 @@ def load_tensors(
             placed = _blocks_of(path, (opened.metadata() or {}).get(BLOCKS, "{}"))
             for name in opened.keys():  # noqa: SIM118 - not a mapping
                 live, shape = like(name), tuple(opened.get_slice(name).get_shape())
+                if name in tensors:
+                    raise ModelError(f"{name} is in {path}, and whole in another file beside it")
                 if name in placed:
                     blocks.append(_Block(path, name, shape, placed[name]))
                 elif live is not None and is_divided(live) and tuple(live.shape) == shape:
                     blocks.append(_Block(path, name, shape, Block((0,) * len(shape), shape)))
                 else:
                     tensors[name] = opened.get_tensor(name)
+    if twice := [block for block in blocks if block.name in tensors]:
+        raise ModelError(f"{twice[0].name} is in {twice[0].path}, and whole in another file beside it")
     _check_whole(blocks)
     parts: dict[str, _Part] = {}
     for block in blocks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -79,31 +79,44 @@ def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
 
 
 class Written(NamedTuple):
-    """The files that a process has written of a snapshot, and the hashes of the blocks in each."""
+    """What a process has written of a snapshot.
+
+    Attributes:
+        files: The files.
+        parts: The hashes of the blocks in each.
+        names: The names of the tensors that this process has of the state, as `FileRecord.state` makes them.
+    """
 
     files: list[FileRecord]
     parts: list[list[PartHashes]]
+    names: set[str]
 
 
 class TorchSnapshot:
     """Parts of the state on the host, which training does not touch.
 
     `release` makes their memory spare again.
+
+    Args:
+        owned: The copies.
+        spare: Where their memory goes.
+        names: The names of all tensors that this process has; see `Written`.
     """
 
-    def __init__(self, owned: Owned, spare: list[Files]) -> None:
+    def __init__(self, owned: Owned, spare: list[Files], names: Collection[str] = ()) -> None:
         self._files, self._blocks = owned
         self._spare = spare
+        self._names = names
 
     def write(self, folder: Path) -> list[FileRecord]:
         """Write the files of a process that owns no blocks; see `frameworks.base.Snapshot`."""
-        files, parts = self.write_parts(folder)
+        files, parts, _ = self.write_parts(folder)
         assert not any(parts), "the process that gathers the hashes of all blocks makes the records"
         return files
 
     def write_parts(self, folder: Path) -> Written:
         """Write the files, hashing them on the way."""
-        written = Written([], [])
+        written = Written([], [], set(self._names))
         for file, tensors in self._files.items():
             blocks = self._blocks.get(file, {})
             record, parts = write_parts(
@@ -131,8 +144,14 @@ class SnapshotMemory:
         self._spare: dict[bool, list[Files]] = {True: [], False: []}  # by `weights_only`
         self._reserving: threading.Thread | None = None
 
-    def copy(self, owned: Owned, *, weights_only: bool) -> TorchSnapshot:
-        """Copy tensors to the host, into a released snapshot's memory if there is one: 5 times faster."""
+    def copy(self, owned: Owned, names: Collection[str] = (), *, weights_only: bool) -> TorchSnapshot:
+        """Copy tensors to the host, into a released snapshot's memory if there is one: 5 times faster.
+
+        Args:
+            owned: The live tensors.
+            names: See `TorchSnapshot`.
+            weights_only: Whether the optimizer's are left out.
+        """
         if self._reserving is not None:
             self._reserving.join()
             self._reserving = None
@@ -144,7 +163,7 @@ class SnapshotMemory:
         }
         if any(tensor.is_cuda for tensors in owned.files.values() for tensor in tensors.values()):
             torch.cuda.synchronize()
-        return TorchSnapshot(Owned(copied, owned.blocks), spare)
+        return TorchSnapshot(Owned(copied, owned.blocks), spare, names)
 
     def reserve(self, live: Mapping[bool, Files]) -> None:
         """Allocate the memory of the first snapshots in another thread, if it is much.

@@ -131,7 +131,9 @@ class TrainingState:
             owned: Returns what this process saves of the live tensors.
             weights_only: Whether to leave out the optimizer's tensors.
         """
-        return self._memory.copy(owned(self.files(weights_only=weights_only)), weights_only=weights_only)
+        files = self.files(weights_only=weights_only)
+        names = [f"{Path(file).stem}.{name}" for file, tensors in files.items() for name in tensors]
+        return self._memory.copy(owned(files), names, weights_only=weights_only)
 
     def reserve(self, owned: Owner = Owned) -> None:
         """Allocate the memory of the first snapshots ahead; see `SnapshotMemory.reserve`, and `copy`."""
