@@ -79,7 +79,7 @@ def named_buffer(name: str, tensor: torch.Tensor) -> NamedBuffer:
 
 
 class Written(NamedTuple):
-    """What a process has written of a snapshot.
+    """The files of a snapshot that a process has written, and what else its manifest needs.
 
     Attributes:
         files: The files.
