@@ -39,12 +39,12 @@ _OURS = {
 
 
 def _is_custom(name: object) -> bool:
-    """Return whether a loss is named by its import path, in which a dot may stand for the colon."""
+    """Return whether a loss is an import path (`pkg.mod:Loss` or `pkg.mod.Loss`)."""
     return is_path(name) or (isinstance(name, str) and "." in name)
 
 
 def _heads(draft: Draft, path: str, node: Node) -> None:
-    """Divide the losses of several heads; only losses of the user's own have options there."""
+    """Divide the losses of several heads; only custom losses have options there."""
     for name, head in mapping(node).items():
         _head(draft, f"{path}.{name}", mapping(head))
 
@@ -86,7 +86,7 @@ def _loss(draft: Draft, path: str, node: Node) -> None:
 
 
 def _option(draft: Draft, loss: str, option: str, node: Node) -> None:
-    """Make an option of a loss of ours the key of `training` that it is."""
+    """Move an option of a built-in loss to its key of `training`."""
     key = _OURS.get(option)
     other = None if key is None else find(draft.root, f"training.{key}")
     if key is None:

@@ -73,7 +73,7 @@ class Agreement:
 
 
 class _Report(NamedTuple):
-    """The report of one process when the processes agree; the main process's numbers count."""
+    """One process's report at an agreement point; the main process's numbers count."""
 
     signal: Ended | None
     request: StopRequest | None

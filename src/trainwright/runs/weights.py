@@ -76,7 +76,7 @@ def _verify(path: Path, sha256: str) -> None:
 
 
 def _best_step(run: RunDir, checkpoints: RunCheckpoints, newest: Commit | None) -> int | None:
-    """Return the step of the best model: of a completed run by its result, else by the evaluations so far."""
+    """Return the step of the best model: from the result if completed, else from the evaluations so far."""
     result = run.result()
     if result is not None and result.status == "completed":
         return result.best.step if result.best else None

@@ -127,7 +127,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _config(run: RunDir) -> str:
-    """Return the config without trackers, and with no secret or variable where rows were read from."""
+    """Return the config without trackers, secrets and variables."""
     from ruamel.yaml import YAML
 
     text = read_regular(run.checked_config_file()).decode()

@@ -55,11 +55,11 @@ class Masks:
             ) from error
 
     def hashes(self, positions: Sequence[int]) -> list[str]:
-        """Return the hashes of the files."""
+        """Return the SHA-256 of the file at each position."""
         return self._files.hashes(positions)
 
     def files(self, positions: Sequence[int]) -> list[str]:
-        """Return the files."""
+        """Return the path of the file at each position."""
         return self._files.files(positions)
 
 

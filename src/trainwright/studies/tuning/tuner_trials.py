@@ -73,7 +73,7 @@ class StudyTrials:
 
     @property
     def study(self) -> Study:
-        """The study."""
+        """The study that the trials belong to."""
         return self.inputs.study
 
     # -- what a tuner asks for

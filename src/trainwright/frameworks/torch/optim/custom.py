@@ -104,7 +104,7 @@ class CustomOptimizerState:
         }
 
     def attribute_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors in the attributes."""
+        """Return the tensors in the optimizer's attributes, for a file of the checkpoint."""
         return self._attributes.files()[1]
 
     def restore(self, values: Json, tensors: Mapping[str, Tensor], attributes: Mapping[str, Tensor]) -> None:
