@@ -12,7 +12,7 @@ def state_records(learner: Learner, world: World, *, weights_only: bool = False)
     """Return the records of the tensors of the state, in every process; a collective call.
 
     Raises:
-        WorldError: Processes that should hold the same hold something else.
+        WorldError: Processes that should hold the same state differ.
     """
     records, parts = hashed(learner.state(weights_only=weights_only))
     if world.size == 1:
@@ -26,8 +26,8 @@ def state_records(learner: Learner, world: World, *, weights_only: bool = False)
                 others.setdefault(rank, record.name)
     if others:
         raise WorldError(
-            f"process {', '.join(map(str, others))} holds another state than process 0 "
-            f"({next(iter(others.values()))}); compare the versions of packages and the processors of their "
+            f"process {', '.join(map(str, others))} has a different state from process 0; first difference: "
+            f"{next(iter(others.values()))}; compare the versions of packages and the processors of their "
             "machines"
         )
     return [*known.values(), *join_parts(part for _, some in gathered for part in some)]

@@ -102,7 +102,7 @@ def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, tr
     question = {key: value for key, value in study.record.question.items() if key != FROM}
     if question != asked.question:
         raise InputError(
-            f"{study.path / CONFIG} is not what study {study.id} was asked any more; put it back, or begin "
+            f"{study.path / CONFIG} has changed since study {study.id} was created; put it back, or begin "
             "another study: trainwright tune CONFIG"
         )
     config = asked.base.resolved.config

@@ -116,7 +116,7 @@ def _check_tokens(type_name: str, known: Collection[str]) -> None:
     """Check that a model of tokens can be built.
 
     Raises:
-        ModelError: The data have none, or it is not known how many different ones there are.
+        ModelError: The data have none, or the size of the vocabulary is unknown.
     """
     if "context_length" not in known:
         raise ModelError(
@@ -125,8 +125,7 @@ def _check_tokens(type_name: str, known: Collection[str]) -> None:
         )
     if "vocab_size" not in known:
         raise ModelError(
-            f"model {type_name}: the data do not say how many different tokens {INPUT_IDS} have; give "
-            "model.vocab_size"
+            f"model {type_name}: cannot infer the vocabulary size from {INPUT_IDS}; set model.vocab_size"
         )
 
 
