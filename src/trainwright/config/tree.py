@@ -166,7 +166,7 @@ def is_unicode(text: str) -> bool:
 
 
 def from_plain(value: Any, source: Source, problems: Problems | None = None, path: str = "") -> Node:
-    """Return nodes for values that were given in Python, and report those that a config cannot hold."""
+    """Convert Python values to nodes, and report those that a config cannot hold."""
     if isinstance(value, range):
         value = list(value)
     elif type(value).__module__ == "numpy" and getattr(value, "size", _LONGEST + 1) <= _LONGEST:

@@ -75,7 +75,7 @@ class InProcess(Generic[Piece, Outcome]):
         self._waiting.append(piece)
 
     def wait(self) -> Outcome:
-        """Do it; see `Executor.wait`."""
+        """Run the last piece that was submitted; see `Executor.wait`."""
         return self._run(self._waiting.pop())
 
     def close(self) -> None:

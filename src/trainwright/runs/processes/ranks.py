@@ -226,7 +226,7 @@ def join(config: RunConfig, model: Any = None) -> World:
 
 
 def _processes(config: RunConfig, model: Any) -> Processes:
-    """Return what starts the processes of a run.
+    """Return the functions of the framework that start the processes of a run.
 
     Raises:
         InputError: The framework trains in one process.

@@ -208,7 +208,7 @@ def _slots(number: int, bracket: Bracket) -> Iterator[Slot]:
 
 @dataclass(frozen=True)
 class Rungs(ByHorizon):
-    """The stints of a study with rungs, and what the results so far make of them.
+    """The stints of a study with rungs, and the decisions that follow from the results so far.
 
     `mode` says which values are better.
     """

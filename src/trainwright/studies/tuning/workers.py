@@ -292,7 +292,7 @@ class WorkerProcess:
             self.process.send_signal(signal.SIGTERM)
 
     def end(self) -> str:
-        """Close the pipes, wait for the end of the process, and return in words how it has ended."""
+        """Close the pipes, wait for the process to exit, and return a description of its end."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
