@@ -29,7 +29,7 @@ from trainwright.studies.tuning.pruning import pruning_rule
 from trainwright.studies.tuning.results import digest_of
 from trainwright.studies.tuning.search_space import read_space
 from trainwright.studies.tuning.stints import Stint, train
-from trainwright.studies.tuning.study import Tuning, rows
+from trainwright.studies.tuning.tuning_view import Tuning, rows
 from trainwright.studies.tuning.workers import WorkerProcesses, answer_to
 from trainwright.trackers.feed import Feeders
 from trainwright.trackers.feed.state import State, state_file

@@ -30,7 +30,7 @@ from trainwright.records.trials import (
 from trainwright.reports.studies import write_report
 from trainwright.runs.run import Run
 from trainwright.studies.tuning.reproduce import compare_studies, first_difference
-from trainwright.studies.tuning.study import CONFIG, Tuning
+from trainwright.studies.tuning.tuning_view import CONFIG, Tuning
 
 TUNED: dict[str, Any] = {
     **TOY,

@@ -22,7 +22,7 @@ from trainwright.require import close_process
 if TYPE_CHECKING:
     from trainwright.records.tuning_result import TuningResult
     from trainwright.studies.study import Study
-    from trainwright.studies.tuning.study import Tuning
+    from trainwright.studies.tuning.tuning_view import Tuning
 
 log = logging.getLogger("trainwright")
 _SHOWN = 10  # trials of the final table
@@ -136,7 +136,7 @@ def show_study(study: str, runs_dir: str | None, as_json: bool) -> None:
     """Show a study: its trials, and where its report is."""
     from trainwright.records.listing import local_runs_folder
     from trainwright.studies.study import find_study
-    from trainwright.studies.tuning.study import Tuning, trials_of
+    from trainwright.studies.tuning.tuning_view import Tuning, trials_of
 
     chosen = find_study(study, local_runs_folder(runs_dir, "studies"))
     document: dict[str, Any] = _brief(chosen) | {"path": str(chosen.path), "result": chosen.result}
@@ -185,7 +185,7 @@ def _label(label: dict[str, Any]) -> str:
 
 def study_summary(study: Tuning) -> Iterator[str]:
     """Yield what came of a study, for people."""
-    from trainwright.studies.tuning.study import rows
+    from trainwright.studies.tuning.tuning_view import rows
 
     trials = rows(study.path)
     yield ""

@@ -27,11 +27,11 @@ from trainwright.runs.workdir import working_in
 from trainwright.safe_open import read_regular
 from trainwright.storage.ownership import foreign_error
 from trainwright.studies.study import Study, StudyRequest
-from trainwright.studies.tuning.joined import WorkerFolder
+from trainwright.studies.tuning.joined_workers import WorkerFolder
+from trainwright.studies.tuning.optuna_storage import lacks_password
 from trainwright.studies.tuning.plan import FROM, SearchConfig, read_search
-from trainwright.studies.tuning.storage import lacks_password
-from trainwright.studies.tuning.study import CONFIG, KIND, Tuning, length_so_far
 from trainwright.studies.tuning.tune import search
+from trainwright.studies.tuning.tuning_view import CONFIG, KIND, Tuning, length_so_far
 from trainwright.studies.tuning.workers import answer_to
 
 log = logging.getLogger("trainwright")
