@@ -350,10 +350,10 @@ def test_a_study_keeps_its_config(copied: Tuning, tmp_path: Path) -> None:
         trainwright.resume_study(copied.id, ["training.epochs=9"], runs_dir=tmp_path)
     config = (copied.path / CONFIG).read_text()
     (copied.path / CONFIG).write_text(config.replace("batch_size: 16", "batch_size: 15"))
-    with pytest.raises(InputError, match="is not what study"):
+    with pytest.raises(InputError, match="has changed since study"):
         trainwright.resume_study(copied.id, runs_dir=tmp_path)
     (copied.path / CONFIG).write_text(config.replace("type: toy", "type: toy_package:Toy"))
-    with pytest.raises(InputError, match=r"names code|is not what study"):
+    with pytest.raises(InputError, match=r"names code|has changed since study"):
         trainwright.resume_study(copied.id, runs_dir=tmp_path)
     (copied.path / CONFIG).unlink()
     with pytest.raises(InputError, match="trainwright tune CONFIG --resume"):
