@@ -19,7 +19,7 @@ from small_runs import SMALL, Crash
 from study_configs import TOY, full_disk
 from trainwright import plugins
 from trainwright.cli.main import main
-from trainwright.cli.tuning import study_summary
+from trainwright.cli.studies import study_summary
 from trainwright.config.tuning import AshaPruner, MedianPruner, NoPruner, PatientPruner, PercentilePruner
 from trainwright.errors import CheckpointError, TrainingError
 from trainwright.records.run_dir import RunDir

@@ -9,7 +9,7 @@ import optuna
 import pytest
 
 import trainwright
-from trainwright.cli.tuning import _ranked, _short
+from trainwright.cli.studies import _ranked, _short
 from trainwright.errors import ConfigError, InputError, TrainingError
 from trainwright.records.study import StudyRecord
 from trainwright.records.trials import Ending, LoggedTrial, TrialLog, read_trials

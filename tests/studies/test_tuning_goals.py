@@ -11,7 +11,7 @@ import pytest
 
 import trainwright
 from small_runs import SMALL
-from trainwright.cli.tuning import _front_note, _ranked
+from trainwright.cli.studies import _front_note, _ranked
 from trainwright.errors import ConfigError, TrainwrightError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import Ending, LoggedTrial, read_trials
