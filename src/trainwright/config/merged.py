@@ -14,7 +14,7 @@ from trainwright.config.conversions import is_path
 from trainwright.config.metrics import METRIC_KEYS, custom_name
 from trainwright.config.schema import TrainingConfig
 from trainwright.config.synonyms import IMPORTED_AS
-from trainwright.config.tree import OLDER, Conversion, Draft, Node, find, find_value, mapping, put, take
+from trainwright.config.tree import Conversion, Draft, Node, find, find_value, mapping, put, take
 from trainwright.config.words import literal
 from trainwright.errors import InputError
 
@@ -117,7 +117,7 @@ def _accumulation(draft: Draft, path: str, node: Node) -> None:
         draft.problems.report("expected a whole number above 0", path, node.source)
         return
     if find_value(draft.root, "training.microbatch_size") is not None:
-        message = f"is {OLDER} training.microbatch_size, which is given too; keep one"
+        message = "is another spelling of training.microbatch_size, which is given too; keep one"
         draft.problems.report(message, path, node.key_source)
         return
     batch = find_value(draft.root, "training.batch_size")
