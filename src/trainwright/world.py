@@ -41,14 +41,6 @@ class Mesh(NamedTuple):
         """The number of processes."""
         return math.prod(self)
 
-    def coordinates(self, rank: int) -> Mesh:
-        """Return the place of a process along each axis, each counted from 0."""
-        places = []
-        for size in reversed(self):
-            rank, place = divmod(rank, size)
-            places.append(place)
-        return Mesh(*reversed(places))
-
 
 class World:
     """The world of a single process, and the base class of larger ones.
@@ -101,7 +93,7 @@ ALONE = World()
 
 
 def portable(error: BaseException, where: str = "") -> BaseException:
-    """Return an error that other processes can unpickle: this one, or one with its message after `where`."""
+    """Return an error that other processes can unpickle: this one, or a new one with its message."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

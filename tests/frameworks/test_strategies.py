@@ -19,7 +19,6 @@ from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.state.layout import address, local
 from trainwright.frameworks.torch.state.training import TrainingState
 from trainwright.testing.strategy_suite import StrategySuite
-from trainwright.world import Mesh
 
 
 @pytest.mark.services
@@ -65,14 +64,6 @@ def test_files_hold_blocks_and_predict_as_whole_ones(tmp_path: Path) -> None:
     rows = np.ones((3, 64), np.float32)
     whole = trainwright.load(Path(alone["path"]), trust=True)
     assert trainwright.load(run, trust=True).outputs(rows).tolist() == whole.outputs(rows).tolist()
-
-
-def test_the_coordinates_of_processes_on_a_mesh() -> None:
-    mesh = Mesh(pipeline=2, data=3, tensor=4)
-    assert mesh.size == 24
-    numbers = [[place.pipeline, place.data, place.tensor] for place in map(mesh.coordinates, range(24))]
-    assert numbers == np.stack(np.unravel_index(range(24), (2, 3, 4)), 1).tolist()
-    assert {place.shard for place in map(mesh.coordinates, range(24))} == {0}
 
 
 def test_a_state_of_blocks_is_read_without_gathering_it(tmp_path: Path) -> None:

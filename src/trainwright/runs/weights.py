@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.config.schema import RunConfig
-from trainwright.digest import files_of, sha256_bytes
+from trainwright.digest import WEIGHTS_FILE, files_of, sha256_bytes
 from trainwright.engine.checkpoint import RunCheckpoints
 from trainwright.engine.history import best_evaluations
 from trainwright.engine.state import evaluations_from_json
 from trainwright.errors import CheckpointError, InputError, ModelError
 from trainwright.evaluation.metrics import mode_in
-from trainwright.frameworks.base import WEIGHTS_FILE
 from trainwright.records.commit import Commit
 from trainwright.records.data import DataDescription, StoredModel
 from trainwright.records.listing import find_run, has_model
