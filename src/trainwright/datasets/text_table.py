@@ -244,7 +244,7 @@ def _of_tokens(
 def _tokens(
     texts: Sequence[Text], train: Ids, choice: Choice, max_length: int
 ) -> tuple[Tokenizer, Sequence[WordTokens]]:
-    """Return the tokenizer, and the tokens of each text; from the cache, if they were made before.
+    """Return the tokenizer and the tokens of each text, from the cache if they are in it.
 
     Args:
         texts: The texts, or the words of each.

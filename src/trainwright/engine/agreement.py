@@ -122,7 +122,7 @@ class SharedAgreement(Agreement):
         return self._signal
 
     def take_request(self) -> StopRequest | None:
-        """Return what was asked of any of the processes."""
+        """Return the request that any of the processes received, if one did."""
         request, self._request = self._request, None
         return request
 

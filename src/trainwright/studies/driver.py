@@ -106,7 +106,7 @@ class StudyPlan(ABC, Generic[Piece, Outcome]):
         """Prepare the trials; `stack` is closed when no other is made, and before the conclusion."""
 
     def executor(self) -> Executor[Piece, Outcome]:
-        """Return what does the next pieces of work."""
+        """Return the executor of the next pieces of work."""
         return InProcess(self.run)
 
     @abstractmethod

@@ -124,7 +124,7 @@ class Trials(Protocol):
 
     @property
     def wanted(self) -> int:
-        """The number of trials that are still to begin; forks do not count."""
+        """The number of trials that are still to start, without forks."""
 
     def begun(self) -> list[StartedTrial]:
         """Return the trials of an earlier process of this study that have not ended."""
