@@ -173,7 +173,7 @@ def drive(plan: StudyPlan[Any, Any]) -> None:
 
 
 def _make_trials(plan: StudyPlan[Any, Any], signals: Signals) -> None:
-    """Do pieces of work, as many at once as the executor takes, until there is no other."""
+    """Do all pieces of work, as many at once as the executor takes."""
     with ExitStack() as stack:
         plan.begin(signals, stack)
         executor, running = plan.executor(), 0

@@ -180,7 +180,7 @@ class MaskSplit:
         return [*self._images.files(positions), *self._masks.files(positions)]
 
     def fingerprint(self) -> str:
-        """Return the digest over the contents of the files, and what the numbers of masks mean."""
+        """Return the digest over the contents of the files, and the meaning of the numbers in masks."""
         return self._fingerprint
 
     @cached_property

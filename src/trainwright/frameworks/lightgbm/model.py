@@ -27,7 +27,7 @@ from trainwright.types import Array, Predictions
 
 
 class LightgbmModel(Model):
-    """Turn sums of trees into predictions and losses.
+    """A booster of LightGBM, whose sums of trees become predictions and losses.
 
     Args:
         library: The module `lightgbm`.

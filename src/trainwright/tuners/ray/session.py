@@ -1,4 +1,4 @@
-"""A Ray of a study: start or join it, let it search, and end it."""
+"""The Ray cluster of a study: start or join it, search on it, and shut it down."""
 
 from __future__ import annotations
 
