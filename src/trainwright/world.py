@@ -101,7 +101,7 @@ ALONE = World()
 
 
 def portable(error: BaseException, where: str = "") -> BaseException:
-    """Return an error that other processes can unpickle: this one, or one with its message after `where`."""
+    """Return an error that other processes can unpickle: this one, or a new one with its message."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -634,7 +634,7 @@ def test_values_given_as_objects_are_learned_in_units_of_their_spread(tmp_path: 
 
 def test_an_optimizer_that_refuses_its_options_is_wrong_input(tmp_path: Path) -> None:
     config = {**SMALL, "training": {**SMALL["training"], "optimizer": {"type": "sgd", "nesterov": True}}}
-    with pytest.raises(InputError, match=r"training.optimizer: sgd refuses its options .*Nesterov momentum"):
+    with pytest.raises(InputError, match=r"training.optimizer: sgd rejects its options .*Nesterov momentum"):
         trainwright.train(config, runs_dir=tmp_path)
     assert trainwright.list_runs(tmp_path) == []
 

@@ -217,7 +217,7 @@ def test_a_signal_while_loading_ends_cleanly(
     )
     assert done.returncode == code
     assert done.stdout == ""
-    assert re.fullmatch(rf"trainwright: \w+ by {signum.name}: nothing was under way.*\n", done.stderr)
+    assert re.fullmatch(rf"trainwright: \w+ by {signum.name}: nothing had started.*\n", done.stderr)
     assert not (tmp_path / "runs").exists()
 
 

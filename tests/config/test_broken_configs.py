@@ -360,16 +360,16 @@ BROKEN = {
         "2:20: model.hidden",
         "given twice",
     ),
-    # older spellings
+    # other spellings
     "old beside new": (
         GOOD + "logging: {log_every_n_steps: 3, every_n_steps: 4}\n",
         "3:11: logging.log_every_n_steps",
-        "older spelling of logging.every_n_steps",
+        "another spelling of logging.every_n_steps",
     ),
     "old section beside new": (
         GOOD + "checkpoint: {keep_last: 1}\ncheckpointing: {keep_n_checkpoints: 3}\n",
         "4:17: checkpointing.keep_n_checkpoints",
-        "older spelling of checkpoint.keep_last",
+        "another spelling of checkpoint.keep_last",
     ),
     "precision twice": (
         GOOD + "training: {mixed_precision: true, precision: fp32}\n",
@@ -379,12 +379,12 @@ BROKEN = {
     "uri beside tracking": (
         GOOD + "tracking: []\nexperiment: {tracking_uri: x}\n",
         "4:14: experiment.tracking_uri",
-        "older spelling of tracking",
+        "another spelling of tracking",
     ),
     "accumulation beside microbatch": (
         GOOD + "training: {gradient_accumulation_steps: 2, microbatch_size: 4}\n",
         "3:12: training.gradient_accumulation_steps",
-        "older spelling of training.microbatch_size",
+        "another spelling of training.microbatch_size",
     ),
     "accumulation of text": (
         GOOD + "training: {gradient_accumulation_steps: two}\n",

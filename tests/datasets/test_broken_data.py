@@ -58,7 +58,7 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "nothing to learn from": (
         TEXT,
         {"exclude": ["height", "children", "city", "member"]},
-        "no column to learn from",
+        "no usable feature column",
     ),
     "empty file": ("", {}, "a.csv is empty"),
     "white space": ("\n\n", {}, "a.csv is empty"),

@@ -29,7 +29,7 @@ from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
 from trainwright.order import STEP, Cursor, stream_seed
 from trainwright.types import Ids
-from trainwright.world import ALONE, World
+from trainwright.world import ALONE, Mesh, World
 
 T = TypeVar("T")
 SAMPLES, FEATURES = 40, 6
@@ -98,7 +98,7 @@ class Collectives:
 
 class Member(World):
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.mesh = rank, size, Mesh(data=size)
         self.rested = threading.Event()
 
     def rest(self) -> None:

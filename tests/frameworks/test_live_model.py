@@ -9,7 +9,7 @@ from trainwright.config import load
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import Objects
 from trainwright.runs.wiring import build
-from trainwright.world import World
+from trainwright.world import Mesh, World
 
 CONFIG: dict[str, Any] = {
     "data": {"type": "iris", "split": {"val": 0.2, "test": 0.2}},
@@ -22,7 +22,7 @@ class Member(World):
     """One of some processes; it keeps what it would tell the others."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.mesh = rank, size, Mesh(data=size)
         self.told: list[Any] = []
 
     def gather(self, value: Any) -> list[Any]:

@@ -232,8 +232,8 @@ def test_a_model_with_a_generator_of_its_own_is_for_one_thread(tmp_path: Path) -
     thread.start()
     thread.join()
     (error,) = errors
-    assert "keeps generator from one prediction to the next" in error
-    assert "load one for each thread" in error
+    assert "is stateful between predictions (generator), so it is not thread-safe" in error
+    assert "load one model per thread" in error
 
 
 def test_loading_leaves_every_generator_as_it_was(tmp_path: Path) -> None:

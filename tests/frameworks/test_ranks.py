@@ -218,7 +218,7 @@ def test_a_range_goes_on_with_what_is_left(
     ended = command("train", "config.yaml", f"distributed.nproc={nproc}", "--quiet", folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
     left = "2 processes" if numbers[1] == 2 else "1 process"
-    assert f"begin again from the newest commit, in {left} (restart 1 of 3)" in ended.stderr
+    assert f"restarting all of them from the newest commit, in {left} (restart 1 of 3)" in ended.stderr
     run = trainwright.get("last", runs_dir=tmp_path / "runs")
     same(run, alone)
     assert [one["detail"]["to"] for one in run.decisions] == numbers[1:]

@@ -1016,7 +1016,7 @@ def test_what_the_users_own_model_is_made_of_is_trusted() -> None:
 
 
 def test_weights_that_are_none_or_another_models_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="not weights of an estimator"):
+    with pytest.raises(ModelError, match="this file holds no estimator weights"):
         storage.unpack({"w": np.zeros(3)}, storage.Trust())
     folder = saved(train(named("random_forest")), tmp_path / "forest")
     with pytest.raises(

@@ -332,7 +332,7 @@ def test_state_that_appears_late_is_found(tmp_path: Path) -> None:
         (own("odd_optimizers:Calls"), "calls the model itself"),
         (own("odd_optimizers:function"), "is not a subclass of torch.optim.Optimizer"),
         (own("odd_optimizers:Gone"), "odd_optimizers has no 'Gone'"),
-        (own("odd_optimizers:Odd", mu=3), r"refuses its options \(mu\): TypeError"),
+        (own("odd_optimizers:Odd", mu=3), r"rejects its options \(mu\): TypeError"),
         (own("odd_optimizers:Odd") | {"training.weight_decay": 0.1}, "has no weight_decay; leave it out"),
     ],
 )

@@ -25,7 +25,7 @@ from study_configs import TOY
 from trainwright.records.listing import all_runs
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import FILE, Ending, read_trials
-from trainwright.studies.tuning.study import Tuning
+from trainwright.studies.tuning.tuning_view import Tuning
 from trainwright.testing.warm import WarmProcess
 from trainwright.trackers.mlflow import ENVIRONMENT
 from warm_commands import warm

@@ -23,9 +23,9 @@ from trainwright.records.run_dir import RunDir
 from trainwright.records.study import study_problems
 from trainwright.records.trials import FILE, LoggedTrial, TrialLog, read_trials
 from trainwright.storage.seals import problems
-from trainwright.studies.tuning import storage
+from trainwright.studies.tuning import optuna_storage
 from trainwright.studies.tuning.pruning import Bracket, Slot, brackets_of, hyperband, schedule
-from trainwright.studies.tuning.study import Tuning
+from trainwright.studies.tuning.tuning_view import Tuning
 
 # Rungs at 1, 3 and 9 epochs of 8 steps; brackets of 9, 5 and 3 trials.
 RUNGS: dict[str, Any] = {
@@ -328,9 +328,9 @@ def test_the_pruner_may_say_how_long_a_trial_is(tmp_path: Path) -> None:
 def test_optuna_sees_in_the_end_how_a_paused_trial_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "_SECONDS", 0.0)  # it is written after each stint
+    monkeypatch.setattr(optuna_storage, "_SECONDS", 0.0)  # it is written after each stint
     study = trainwright.tune(RUNGS, ONE_BRACKET, runs_dir=tmp_path)
-    theirs = optuna.load_study(study_name=study.id, storage=f"sqlite:///{study.path}/{storage.FILE}")
+    theirs = optuna.load_study(study_name=study.id, storage=f"sqlite:///{study.path}/{optuna_storage.FILE}")
     seen = [(one.number, one.state.name, one.intermediate_values) for one in theirs.trials]
     names = {"completed": "COMPLETE", "pruned": "PRUNED"}
     endings = [(one.number, one.ending) for one in read_trials(study.path) if one.ending]

@@ -19,7 +19,7 @@ from small_runs import SMALL, Crash
 from study_configs import TOY, full_disk
 from trainwright import plugins
 from trainwright.cli.main import main
-from trainwright.cli.tuning import study_summary
+from trainwright.cli.studies import study_summary
 from trainwright.config.tuning import AshaPruner, MedianPruner, NoPruner, PatientPruner, PercentilePruner
 from trainwright.errors import CheckpointError, TrainingError
 from trainwright.records.run_dir import RunDir
@@ -29,7 +29,7 @@ from trainwright.studies.tuning.pruning import pruning_rule
 from trainwright.studies.tuning.results import digest_of
 from trainwright.studies.tuning.search_space import read_space
 from trainwright.studies.tuning.stints import Stint, train
-from trainwright.studies.tuning.study import Tuning, rows
+from trainwright.studies.tuning.tuning_view import Tuning, rows
 from trainwright.studies.tuning.workers import WorkerProcesses, answer_to
 from trainwright.trackers.feed import Feeders
 from trainwright.trackers.feed.state import State, state_file

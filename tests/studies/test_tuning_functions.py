@@ -9,7 +9,7 @@ import optuna
 import pytest
 
 import trainwright
-from trainwright.cli.tuning import _ranked, _short
+from trainwright.cli.studies import _ranked, _short
 from trainwright.errors import ConfigError, InputError, TrainingError
 from trainwright.records.study import StudyRecord
 from trainwright.records.trials import Ending, LoggedTrial, TrialLog, read_trials
@@ -18,8 +18,8 @@ from trainwright.reports.studies import _tuned
 from trainwright.samplers.base import Observation, Parameter, trial_seed
 from trainwright.samplers.optuna import frozen
 from trainwright.studies.study import Study
-from trainwright.studies.tuning.storage import FILE, Projector
-from trainwright.studies.tuning.study import rows
+from trainwright.studies.tuning.optuna_storage import FILE, Projector
+from trainwright.studies.tuning.tuning_view import rows
 
 FEW = {"tuning.trials": 14, "tuning.sampler": {"type": "tpe", "n_startup_trials": 4}, "experiment.seed": 5}
 

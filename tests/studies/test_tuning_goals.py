@@ -11,14 +11,14 @@ import pytest
 
 import trainwright
 from small_runs import SMALL
-from trainwright.cli.tuning import _front_note, _ranked
+from trainwright.cli.studies import _front_note, _ranked
 from trainwright.errors import ConfigError, TrainwrightError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import Ending, LoggedTrial, read_trials
 from trainwright.runs.run import Run
 from trainwright.studies.tuning.goals import Constraint, Goals
 from trainwright.studies.tuning.results import measured
-from trainwright.studies.tuning.study import Tuning, rows
+from trainwright.studies.tuning.tuning_view import Tuning, rows
 
 SPACE: dict[str, Any] = {
     "training.learning_rate": {"low": 1e-3, "high": 0.3, "log": True},

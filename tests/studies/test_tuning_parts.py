@@ -30,7 +30,7 @@ from trainwright.records.trials import (
 from trainwright.reports.studies import write_report
 from trainwright.runs.run import Run
 from trainwright.studies.tuning.reproduce import compare_studies, first_difference
-from trainwright.studies.tuning.study import CONFIG, Tuning
+from trainwright.studies.tuning.tuning_view import CONFIG, Tuning
 
 TUNED: dict[str, Any] = {
     **TOY,
@@ -350,10 +350,10 @@ def test_a_study_keeps_its_config(copied: Tuning, tmp_path: Path) -> None:
         trainwright.resume_study(copied.id, ["training.epochs=9"], runs_dir=tmp_path)
     config = (copied.path / CONFIG).read_text()
     (copied.path / CONFIG).write_text(config.replace("batch_size: 16", "batch_size: 15"))
-    with pytest.raises(InputError, match="is not what study"):
+    with pytest.raises(InputError, match="has changed since study"):
         trainwright.resume_study(copied.id, runs_dir=tmp_path)
     (copied.path / CONFIG).write_text(config.replace("type: toy", "type: toy_package:Toy"))
-    with pytest.raises(InputError, match=r"names code|is not what study"):
+    with pytest.raises(InputError, match=r"names code|has changed since study"):
         trainwright.resume_study(copied.id, runs_dir=tmp_path)
     (copied.path / CONFIG).unlink()
     with pytest.raises(InputError, match="trainwright tune CONFIG --resume"):

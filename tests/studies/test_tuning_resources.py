@@ -17,8 +17,8 @@ from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import read_trials
 from trainwright.runs import wiring
 from trainwright.runs.catalog import Catalog
-from trainwright.studies.tuning.study import Tuning
-from trainwright.studies.tuning.trial import Threads, TrialData, shares_of_gpus
+from trainwright.studies.tuning.trial_configs import Threads, TrialData, shares_of_gpus
+from trainwright.studies.tuning.tuning_view import Tuning
 from trainwright.studies.tuning.workers import _Worker
 
 UNTHREADED = {key: value for key, value in SMALL["training"].items() if key != "threads"} | {"max_steps": 8}

@@ -16,8 +16,7 @@ from small_runs import SMALL, assert_same, whole_and_resumed
 from trainwright.errors import DataError
 from trainwright.evaluation.metrics import evaluate_predictions
 from trainwright.tasks.base import Task
-from trainwright.tasks.support import spans
-from trainwright.tasks.token_classification import TokenClassificationTask
+from trainwright.tasks.token_classification import TokenClassificationTask, are_tags, entity_f1, spans
 from trainwright.testing.task_suite import TaskSuite
 from trainwright.types import NO_LABEL, Array, ArraySpec, DataInfo, Predictions
 
@@ -81,15 +80,15 @@ def test_metrics_of_tokens_are_those_of_scikit_learn() -> None:
     ],
 )
 def test_tags_mark_entities(tags: str, found: set[Any]) -> None:
-    assert spans.spans(tags.split()) == found
+    assert spans(tags.split()) == found
 
 
 def test_an_entity_counts_as_a_whole() -> None:
     true, answered = [["B-A", "I-A", "O"], ["B-B", "O", "B-A"]], [["B-A", "O", "O"], ["B-B", "O", "B-A"]]
-    assert spans.f1(zip(true, answered, strict=True)) == pytest.approx(2 * 2 / (3 + 3))
-    assert spans.f1([(["O"], ["O"])]) == 0
-    assert spans.are_tags(TAGS)
-    assert not spans.are_tags([0, 1])
+    assert entity_f1(zip(true, answered, strict=True)) == pytest.approx(2 * 2 / (3 + 3))
+    assert entity_f1([(["O"], ["O"])]) == 0
+    assert are_tags(TAGS)
+    assert not are_tags([0, 1])
 
 
 # -- runs

@@ -32,10 +32,10 @@ from trainwright.records.trials import LoggedTrial, TrialLog, read_log, read_tri
 from trainwright.runs.run import Run
 from trainwright.studies.tuning import tuner_worker
 from trainwright.studies.tuning.stints import Stint
-from trainwright.studies.tuning.study import Tuning
 from trainwright.studies.tuning.tuner_worker import WorkerTrainer
+from trainwright.studies.tuning.tuning_view import Tuning
 from trainwright.testing.tuner_suite import TunerSuite
-from trainwright.tuners.base import Begun, Point
+from trainwright.tuners.base import Point, StartedTrial
 from trainwright.tuners.ray import RayTuner, folders
 from trainwright.tuners.ray.folders import own_folder
 from warm_commands import warm
@@ -184,9 +184,9 @@ def test_a_killed_actor_is_started_again_and_its_run_has_the_same_bits(
 
 
 @pytest.fixture
-def begun(folder: Path) -> Begun:
+def begun(folder: Path) -> StartedTrial:
     run = trainwright.create(TOY, runs_dir="runs")
-    return Begun(0, str(run.path), {})
+    return StartedTrial(0, str(run.path), {})
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def trainer(folder: Path) -> Iterator[WorkerTrainer]:
 
 
 def test_a_trainer_reports_each_evaluation_once_whatever_dies(
-    begun: Begun, trainer: WorkerTrainer, folder: Path
+    begun: StartedTrial, trainer: WorkerTrainer, folder: Path
 ) -> None:
     alone = trainwright.train(TOY, runs_dir=folder / "alone")
     values = [(row["step"], row["val_loss"]) for row in alone.history() if "val_loss" in row]
@@ -233,18 +233,18 @@ def test_trials_of_one_session_have_the_same_data(folder: Path) -> None:
         log.close()
     one = WorkerTrainer("tune-1", "val_loss", "min", str(folder), 30, shares_inputs=True)
     try:
-        assert one.go_on(Begun(0, str(paths[0]), {}), Point()).value is not None
+        assert one.go_on(StartedTrial(0, str(paths[0]), {}), Point()).value is not None
         one.leave()
         with np.load("data.npz") as arrays:
             np.savez("data.npz", features=-arrays["features"], target=arrays["target"])
         with pytest.raises(InputError, match="data: train split"):
-            one.go_on(Begun(1, str(paths[1]), {}), Point())
+            one.go_on(StartedTrial(1, str(paths[1]), {}), Point())
     finally:
         one.close()
 
 
 def test_a_trainer_tells_a_full_disk_from_a_failure(
-    begun: Begun, trainer: WorkerTrainer, monkeypatch: pytest.MonkeyPatch
+    begun: StartedTrial, trainer: WorkerTrainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Full:
         def read_whole(self) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def test_a_trainer_tells_a_full_disk_from_a_failure(
 
 
 def test_the_process_that_trains_tells_a_full_disk_from_a_failure(
-    begun: Begun, monkeypatch: pytest.MonkeyPatch
+    begun: StartedTrial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stints = b"".join(
         json.dumps(Stint(number, [Path(begun.run)], "tune-1", "val_loss", "min").to_json()).encode() + b"\n"

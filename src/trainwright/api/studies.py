@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from trainwright.studies.cross_validation import CrossValidation
     from trainwright.studies.study import Study, StudyRequest, TrialWatcher
     from trainwright.studies.tuning.reproduce import StudyReproduction
-    from trainwright.studies.tuning.study import Tuning
+    from trainwright.studies.tuning.tuning_view import Tuning
 
 
 def cross_validate(
@@ -193,7 +193,7 @@ def suggest_tuning(config: Config, overrides: Overrides = ()) -> str:
         ConfigError: The config has problems.
         InputError: Nothing is known of this model.
     """
-    from trainwright.studies.tuning.suggest import suggest
+    from trainwright.studies.tuning.space_advice import suggest
 
     with working_in(Path.cwd()):
         return suggest(config, overrides)

@@ -74,7 +74,5 @@ def _end_at_once(number: int, _: FrameType | None) -> None:
     signum = signal.Signals(number)
     status = STATUS_OF[signum]
     with suppress(OSError):  # nobody may be reading
-        os.write(
-            2, f"trainwright: {status} by {signum.name}: nothing was under way, so nothing is lost\n".encode()
-        )
+        os.write(2, f"trainwright: {status} by {signum.name}: nothing had started\n".encode())
     os._exit(EXIT_CODES[status])

@@ -90,7 +90,7 @@ def resume(
     newest run or study.
     """
     if _is_study(run) or (run == "last" and _last_is_study(overrides, runs_dir)):
-        from trainwright.cli.study_verbs import resume_study
+        from trainwright.cli.studies import resume_study
 
         resume_study(run, overrides, runs_dir, allow_change, trust, quiet, as_json)
     with progress_callbacks(quiet, as_json) as callbacks:
@@ -161,7 +161,7 @@ def reproduce(
     RUN may be a search: all its trials are made again, and compared one by one.
     """
     if _is_study(run):
-        from trainwright.cli.study_verbs import reproduce_study
+        from trainwright.cli.studies import reproduce_study
 
         reproduce_study(run, runs_dir, trust, quiet, as_json)
     with progress_callbacks(quiet, as_json) as callbacks:

@@ -12,9 +12,8 @@ from trainwright.api.documents import run_document, study_document
 from trainwright.cli import options
 from trainwright.cli.errors import report
 from trainwright.cli.output import show
-from trainwright.cli.studies import watcher
+from trainwright.cli.studies import study_summary, watcher
 from trainwright.cli.train import exit_code, progress_callbacks, say_result
-from trainwright.cli.tuning import study_summary
 from trainwright.records.status import EXIT_CODES
 from trainwright.require import close_process
 

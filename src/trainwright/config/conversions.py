@@ -17,7 +17,7 @@ from trainwright.config.schedules import CustomSchedule
 from trainwright.config.schema import TrackerConfig
 from trainwright.config.search_spaces import read_search
 from trainwright.config.synonyms import fold
-from trainwright.config.tree import OLDER, Conversion, Draft, Node, find, mapping, named, put, take
+from trainwright.config.tree import Conversion, Draft, Node, find, mapping, named, put, take
 from trainwright.config.words import literal
 
 # Values of `distributed.strategy`, in lower case and without separators, as PyTorch, Lightning and Accelerate
@@ -285,14 +285,14 @@ def _value(draft: Draft, path: str, node: Node, meaning: str | None, word: str) 
         node.value = {"training.scheduler": "constant", "training.device": "auto"}.get(path, "fp32")
 
 
-# Older spellings.
+# Other spellings of keys.
 
 
 def _tracking_uri(draft: Draft, path: str, node: Node) -> None:
     take(draft.root, path)
     if find(draft.root, "tracking") is not None:
         draft.problems.report(
-            f"is {OLDER} tracking: [{{type: mlflow, uri: ...}}], which is given too; keep one",
+            "is another spelling of tracking: [{type: mlflow, uri: ...}], which is given too; keep one",
             path,
             node.key_source,
         )
@@ -305,7 +305,7 @@ def _tracking_uri(draft: Draft, path: str, node: Node) -> None:
 def _mixed_precision(draft: Draft, path: str, node: Node) -> None:
     take(draft.root, path)
     if find(draft.root, "training.precision") is not None:
-        message = f"is {OLDER} training.precision, which is given too; keep one"
+        message = "is another spelling of training.precision, which is given too; keep one"
         draft.problems.report(message, path, node.key_source)
     elif not isinstance(node.value, bool):
         draft.problems.report("expected true or false", path, node.source)

@@ -42,7 +42,7 @@ def _block(value: Any, templates: Mapping[str, str], path: str, indent: str) -> 
 
 
 def _nested(value: Any) -> bool:
-    """Return whether a value takes lines of its own: mappings do, lists of plain values do not."""
+    """Return whether a value is written in block style: mappings are, lists of plain values are not."""
     if isinstance(value, list):
         return any(isinstance(item, dict | list) for item in value)
     return isinstance(value, Mapping) and bool(value)

@@ -1,7 +1,7 @@
 """Make the JSON Schema (draft 2020-12) of a config file, with which editors complete and check.
 
 It describes what a user may write, not the long form that `load` makes of it: a name in place of a mapping,
-options beside `type`, `${env:NAME}` in place of a number, `extends`. Older spellings are left out.
+options beside `type`, `${env:NAME}` in place of a number, `extends`. Other spellings of keys are left out.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from trainwright.config.conversions import is_path
 from trainwright.config.metrics import METRIC_KEYS, custom_name
 from trainwright.config.schema import TrainingConfig
 from trainwright.config.synonyms import IMPORTED_AS
-from trainwright.config.tree import OLDER, Conversion, Draft, Node, find, find_value, mapping, put, take
+from trainwright.config.tree import Conversion, Draft, Node, find, find_value, mapping, put, take
 from trainwright.config.words import literal
 from trainwright.errors import InputError
 
@@ -39,12 +39,12 @@ _OURS = {
 
 
 def _is_custom(name: object) -> bool:
-    """Return whether a loss is named by its import path, in which a dot may stand for the colon."""
+    """Return whether a loss is an import path (`pkg.mod:Loss` or `pkg.mod.Loss`)."""
     return is_path(name) or (isinstance(name, str) and "." in name)
 
 
 def _heads(draft: Draft, path: str, node: Node) -> None:
-    """Divide the losses of several heads; only losses of the user's own have options there."""
+    """Divide the losses of several heads; only custom losses have options there."""
     for name, head in mapping(node).items():
         _head(draft, f"{path}.{name}", mapping(head))
 
@@ -86,7 +86,7 @@ def _loss(draft: Draft, path: str, node: Node) -> None:
 
 
 def _option(draft: Draft, loss: str, option: str, node: Node) -> None:
-    """Make an option of a loss of ours the key of `training` that it is."""
+    """Move an option of a built-in loss to its key of `training`."""
     key = _OURS.get(option)
     other = None if key is None else find(draft.root, f"training.{key}")
     if key is None:
@@ -117,7 +117,7 @@ def _accumulation(draft: Draft, path: str, node: Node) -> None:
         draft.problems.report("expected a whole number above 0", path, node.source)
         return
     if find_value(draft.root, "training.microbatch_size") is not None:
-        message = f"is {OLDER} training.microbatch_size, which is given too; keep one"
+        message = "is another spelling of training.microbatch_size, which is given too; keep one"
         draft.problems.report(message, path, node.key_source)
         return
     batch = find_value(draft.root, "training.batch_size")

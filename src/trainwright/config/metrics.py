@@ -1,4 +1,4 @@
-"""The metrics that a config names: those that decide something, and a user's own."""
+"""The metrics that a config names: those that select a model or end training, and custom ones."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 from trainwright.config.schema import RunConfig
 
-# The keys of the metrics that decide something.
+# The keys that select a metric.
 METRIC_KEYS = ("checkpoint.metric", "training.early_stopping.metric", "training.scheduler.metric")
 
 
 def deciding_metrics(config: RunConfig) -> dict[str, str]:
-    """Return the metrics that decide something, by their keys; keys that this run does not use are absent."""
+    """Map each key that selects a metric to its metric; omit unused keys."""
     return {key: section.metric for key, section in _deciding(config)}
 
 
 def undecided_modes(config: RunConfig) -> dict[str, str]:
-    """Return those of the metrics that decide something whose mode is to be found out, by their keys."""
+    """Map each key that selects a metric to it, where the config leaves its mode to the metric."""
     return {key: section.metric for key, section in _deciding(config) if section.mode == "auto"}
 
 
@@ -40,25 +40,25 @@ def of_head(config: RunConfig, metric: str) -> tuple[str, str] | None:
 
 
 def of_task(config: RunConfig) -> list[str]:
-    """Return the metrics of the first output that decide something."""
+    """Return the selected metrics of the first output."""
     return [one for one in deciding_metrics(config).values() if of_head(config, one) is None]
 
 
 def metrics_of_head(config: RunConfig, head: str) -> list[str]:
-    """Return the metrics of a head that decide something, without its name and without `val_loss`."""
+    """Return the selected metrics of a head, without its name and without `val_loss`."""
     found = (of_head(config, metric) for metric in deciding_metrics(config).values())
     return [metric for one in found if one and one[0] == head and (metric := one[1]) != "val_loss"]
 
 
 def custom_name(path: str) -> str:
-    """Return the name of a user's own metric: `mine:profit` -> `profit`."""
+    """Return the name of a custom metric: `mine:profit` -> `profit`."""
     return path.rpartition(":")[2].rpartition(".")[2]
 
 
 def metric_path(config: RunConfig, metric: str) -> str:
-    """Return the import path of a metric (`val_profit`) that is a user's own, listed in `evaluation.metrics`.
+    """Return the import path of a custom metric (`val_profit`) that `evaluation.metrics` lists.
 
-    Any other is returned as it is.
+    Other metrics are returned unchanged.
     """
     listed = [config.evaluation.metrics or [], *(one.metrics or [] for one in config.training.heads.values())]
     own = {custom_name(path): path for metrics in listed for path in metrics if ":" in path}

@@ -23,12 +23,12 @@ from trainwright.config.schema import (
     TrainingConfig,
 )
 from trainwright.config.synonyms import fold
-from trainwright.config.tree import OLDER, Draft, Node, find, find_value, join, mapping, named, put, take
+from trainwright.config.tree import Draft, Node, find, find_value, join, mapping, named, put, take
 from trainwright.config.tuning import SamplerConfig, TunerConfig
 from trainwright.config.words import without_null
 
-# Older names, key by key first, then of whole sections; the order matters.
-_OLDER = (
+# Other spellings, key by key first, then of whole sections; the order matters.
+_SPELLINGS = (
     ("model.name", "model.type"),
     ("checkpointing.save_every_n_steps", "checkpoint.every_n_steps"),
     ("checkpointing.keep_n_checkpoints", "checkpoint.keep_last"),
@@ -81,9 +81,9 @@ def _rename_sections(draft: Draft) -> None:
     """Read other names of sections; `train`, `val` and `test` are files of the data if they are texts."""
     given = mapping(draft.root)
     kind = find_value(draft.root, "model.type")
-    for old, new in _OLDER:
+    for old, new in _SPELLINGS:
         if old != "model.name" or kind is None or not is_path(str(kind.value)):  # else an argument of a class
-            draft.move(old, new, OLDER)
+            draft.move(old, new)
     for name, key in _FILES.items():
         if name in given and isinstance(given[name].value, str):
             draft.move(name, f"data.{key}")

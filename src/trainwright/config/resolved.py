@@ -64,7 +64,7 @@ class Resolved:
         return emit(self.nested, self.templates)
 
     def flat(self) -> dict[str, Any]:
-        """Return all values by dotted key, `${env:NAME}` unexpanded; secrets in clear text are in it."""
+        """Return all values by dotted key, `${env:NAME}` unexpanded; may contain secrets in clear text."""
         return flat_values(self._unexpanded())
 
     @property

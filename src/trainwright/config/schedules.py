@@ -34,7 +34,7 @@ class ConstantSchedule(Section):
 
     @property
     def depends_on_length(self) -> bool:
-        """True if the learning rate of a step depends on how many steps there are."""
+        """True if the learning rate of a step depends on the total number of steps."""
         return self.uses_length or self.warmup_ratio > 0
 
 
@@ -80,7 +80,7 @@ class CosineRestartsSchedule(LinearSchedule):
 
     @property
     def depends_on_length(self) -> bool:
-        """True if the learning rate of a step depends on how many steps there are."""
+        """True if the learning rate of a step depends on the total number of steps."""
         return self.cycle_steps is None or self.warmup_ratio > 0
 
 

@@ -57,7 +57,7 @@ class ExperimentConfig(Section):
 
 
 class ModelConfig(TypedSection):
-    """The model."""
+    """The architecture, its framework and its initial weights."""
 
     type: str = bits(description="a short name (mlp, transformer ...) or package.module:Class")
     framework: str | None = bits(default=None, description="overrides the framework that `type` implies")

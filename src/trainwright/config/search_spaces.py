@@ -121,7 +121,7 @@ def _range(word: str, ours: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_text(text: str) -> dict[str, Any] | list[Any] | None:
-    """Return the parameter that a call means, such as `tune.loguniform(1e-4, 1e-1)`; None if it is none.
+    """Parse a call such as `tune.loguniform(1e-4, 1e-1)` into a parameter; return None for other text.
 
     Raises:
         ValueError: The call has no meaning here.

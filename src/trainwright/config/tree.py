@@ -1,6 +1,6 @@
 """A config before it is validated: plain values that remember where they came from.
 
-All steps between reading and validating (older spellings, `extends`, overrides, `${env:NAME}`) move `Node`
+All steps between reading and validating (other spellings, `extends`, overrides, `${env:NAME}`) move `Node`
 objects, and each keeps its `Source`, so every message can point at what the user wrote.
 """
 
@@ -166,7 +166,7 @@ def is_unicode(text: str) -> bool:
 
 
 def from_plain(value: Any, source: Source, problems: Problems | None = None, path: str = "") -> Node:
-    """Return nodes for values that were given in Python, and report those that a config cannot hold."""
+    """Convert Python values to nodes, and report those that a config cannot hold."""
     if isinstance(value, range):
         value = list(value)
     elif type(value).__module__ == "numpy" and getattr(value, "size", _LONGEST + 1) <= _LONGEST:
@@ -198,10 +198,6 @@ def from_plain(value: Any, source: Source, problems: Problems | None = None, pat
             problems.report(f"{value!r} is not valid Unicode", path, source)
         value = None
     return Node(value, source, bare=isinstance(value, str))
-
-
-ANOTHER = "another spelling of"
-OLDER = "the older spelling of"
 
 
 @dataclass
@@ -240,30 +236,29 @@ class Draft:
         """Note a translation of a key."""
         self.notes.append(f"{node.key_source}: {text}")
 
-    def refuse(self, old: str, node: Node, new: str, newer: Node, relation: str = ANOTHER) -> None:
+    def refuse(self, old: str, node: Node, new: str, newer: Node) -> None:
         """Report that a key and another one of the same meaning are both given."""
         given = f"which is given too ({newer.key_source}); keep one"
-        self.problems.report(f"is {relation} {new}, {given}", old, node.key_source)
+        self.problems.report(f"is another spelling of {new}, {given}", old, node.key_source)
 
-    def move(self, old: str, new: str, relation: str = ANOTHER) -> None:
+    def move(self, old: str, new: str) -> None:
         """Move a key, or a section key by key; it is a problem if the new key is given, too.
 
         Args:
             old: The dotted key that was given.
             new: The dotted key that it means.
-            relation: The relation of the old key to the new one, for the message.
         """
         if old.partition(".")[0] not in mapping(self.root) or (node := find(self.root, old)) is None:
             return
         newer = find(self.root, new)
         if newer is not None and isinstance(newer.value, dict) and isinstance(node.value, dict):
             for key in list(node.value):
-                self.move(join(old, key), join(new, key), relation)
+                self.move(join(old, key), join(new, key))
             take(self.root, old)
             return
         take(self.root, old)
         if newer is not None:
-            self.refuse(old, node, new, newer, relation)
+            self.refuse(old, node, new, newer)
         else:
             put(self.root, new, node)
             self.note(node, f"{old} is read as {new}")

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.samples.files import existing_file, read_bytes
+from trainwright.datasets.samples.files import existing_file, paths_by_split, read_bytes
 from trainwright.datasets.tables.arrow import SAMPLE, strings
 from trainwright.datasets.tables.cells import has_codes, typed_cells
 from trainwright.datasets.tables.chunks import CsvChunks, CsvFormat
@@ -88,8 +88,6 @@ class CsvDataset:
 
     def sources(self) -> list[str]:
         """Return the files that are read; see `KnownSources`."""
-        from trainwright.datasets.tables.tabular import paths_by_split
-
         return [*paths_by_split(self._config).values()]
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:
@@ -144,8 +142,6 @@ class CsvDataset:
         Raises:
             DataError: The file cannot be read as CSV.
         """
-        from trainwright.datasets.tables.tabular import paths_by_split
-
         path = paths_by_split(self._config)["train"]
         with existing_file(path).open("rb") as file:
             start = file.read(_SAMPLE_BYTES)

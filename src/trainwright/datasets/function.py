@@ -30,13 +30,13 @@ log = logging.getLogger("trainwright")
 
 
 class FunctionParams(BaseModel):
-    """The function's own arguments, of any name."""
+    """The arguments that the user's function takes, under any name."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
 class FunctionDataset:
-    """The data that a function of the user returns."""
+    """A data set returned by a user's function."""
 
     names: ClassVar[Sequence[str]] = ()  # any `package.module:function`
     Params: ClassVar[type[BaseModel]] = FunctionParams

@@ -18,7 +18,7 @@ from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.images.decoders import ImageForm
 from trainwright.datasets.samples.arrow_rows import ArrowFile, arrow_bundle
 from trainwright.datasets.samples.file_hashes import hashes_of
-from trainwright.datasets.tables.tabular import paths_by_split
+from trainwright.datasets.samples.files import paths_by_split
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import SplitName

@@ -20,12 +20,12 @@ from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.images.bundle import CLASS_NAMES, ImageSource, Labeled, MaskSource, bundle
 from trainwright.datasets.images.pixels import Mode
 from trainwright.datasets.images.sources import ByteImages, FileImages, Images
-from trainwright.datasets.samples.files import existing_file, is_url
+from trainwright.datasets.samples.files import existing_file, is_url, paths_by_split
 from trainwright.datasets.samples.preprocessed import refuse_column_settings
 from trainwright.datasets.samples.weights import encode as encode_weights
 from trainwright.datasets.tables.frames import read_table
 from trainwright.datasets.tables.table import Table, as_table, nearest
-from trainwright.datasets.tables.tabular import named_columns, paths_by_split
+from trainwright.datasets.tables.tabular import named_columns
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Array, SplitName

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.array_names import FEATURE_NAMES, with_usual_names
-from trainwright.datasets.samples.files import existing_file
+from trainwright.datasets.samples.files import existing_file, paths_by_split
 from trainwright.datasets.tables.chunks import TableChunks
 from trainwright.datasets.tables.table import Table, listed, tidy
 from trainwright.errors import DataError
@@ -53,8 +53,6 @@ class NpzDataset:
 
     def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
-        from trainwright.datasets.tables.tabular import paths_by_split  # late: a config is checked without it
-
         paths = paths_by_split(self._config)
         arrays = {name: _arrays(path, self._config.target_name) for name, path in paths.items()}
         if "x_train" in {key.lower() for key in arrays["train"]}:
@@ -66,8 +64,6 @@ class NpzDataset:
 
     def sources(self) -> list[str]:
         """Return the files that are read; see `KnownSources`."""
-        from trainwright.datasets.tables.tabular import paths_by_split
-
         return [*paths_by_split(self._config).values()]
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:  # noqa: ARG002

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.images.decoders import ImageForm
-from trainwright.datasets.samples.files import existing_file
+from trainwright.datasets.samples.files import existing_file, paths_by_split
 from trainwright.datasets.tables.arrow import SAMPLE, strings
 from trainwright.datasets.tables.chunks import ParquetChunks
 from trainwright.datasets.tables.table import Table, tidy
@@ -54,7 +54,7 @@ class ParquetDataset:
         """Load the data; see `Dataset.load`."""
         # Late: a config is checked without them.
         from trainwright.datasets.samples.arrow_rows import arrow_bundle, parquet_as_arrow
-        from trainwright.datasets.tables.tabular import load_files, paths_by_split
+        from trainwright.datasets.tables.tabular import load_files
 
         if not self._params.streaming:
             return load_files(self._config, self._checked, request.form)
@@ -64,8 +64,6 @@ class ParquetDataset:
 
     def sources(self) -> list[str] | None:
         """Return the files that are read; None where a path may name many. See `KnownSources`."""
-        from trainwright.datasets.tables.tabular import paths_by_split
-
         return None if self._params.streaming else [*paths_by_split(self._config).values()]
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:
@@ -112,8 +110,6 @@ class ParquetDataset:
         Raises:
             DataError: The file is not a Parquet file, or a column holds lists or structures.
         """
-        from trainwright.datasets.tables.tabular import paths_by_split
-
         path = paths_by_split(self._config)["train"]
         try:
             with existing_file(path).open("rb") as stream:

@@ -31,12 +31,13 @@ from trainwright.datasets.images.class_folders import text_tables
 from trainwright.datasets.samples import preprocessed
 from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.samples.cache import data_cache
+from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.samples.weights import encode as encode_weights
 from trainwright.datasets.tables import checks
 from trainwright.datasets.tables.frames import read_table
 from trainwright.datasets.tables.list_cells import holds_lists, tags_of, with_label_columns
 from trainwright.datasets.tables.table import Table
-from trainwright.datasets.tables.tabular import named_columns, paths_by_split
+from trainwright.datasets.tables.tabular import named_columns
 from trainwright.datasets.tables.target import Target, rows_with_target
 from trainwright.datasets.texts import tokenizers
 from trainwright.datasets.texts.preparation import TextPreparation, texts_of, words_of
@@ -244,7 +245,7 @@ def _of_tokens(
 def _tokens(
     texts: Sequence[Text], train: Ids, choice: Choice, max_length: int
 ) -> tuple[Tokenizer, Sequence[WordTokens]]:
-    """Return the tokenizer, and the tokens of each text; from the cache, if they were made before.
+    """Return the tokenizer and the tokens of each text, from the cache if they are in it.
 
     Args:
         texts: The texts, or the words of each.

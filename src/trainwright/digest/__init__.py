@@ -38,6 +38,10 @@ if TYPE_CHECKING:  # bring NumPy, which readers of records do without
 
 CHUNK_BYTES = 1 << 20  # part of what a digest means
 _WRITE_BYTES = 16 << 20  # in one call of the system
+# The file that holds the model's weights, under their own names. A state names a tensor FILE.TENSOR, so the
+# tensors that a run's digest covers are named `weights.*`.
+WEIGHTS_FILE = "weights.safetensors"
+WEIGHTS = "weights."
 BLOCKS = "blocks"  # the key in the metadata of a file of tensors
 TEMPORARY_SUFFIX = ".tmp"  # of files that replace another one when they are whole
 _THREADS = min(4, os.cpu_count() or 1)

@@ -73,7 +73,7 @@ class Agreement:
 
 
 class _Report(NamedTuple):
-    """The report of one process when the processes agree; the main process's numbers count."""
+    """One process's report at an agreement point; the main process's numbers count."""
 
     signal: Ended | None
     request: StopRequest | None
@@ -122,7 +122,7 @@ class SharedAgreement(Agreement):
         return self._signal
 
     def take_request(self) -> StopRequest | None:
-        """Return what was asked of any of the processes."""
+        """Return the request that any of the processes received, if one did."""
         request, self._request = self._request, None
         return request
 

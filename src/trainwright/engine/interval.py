@@ -19,7 +19,7 @@ class SaveCost(NamedTuple):
 
 
 def best_interval(cost: float, mtbf: float) -> float:
-    """Return how long to train between two saves, so that saves and failures together waste the least time.
+    """Return the seconds of training between two saves that minimize the time lost to saves and failures.
 
     This is the higher-order estimate of Daly (2006, equation 37). Its first term is that of Young (1974).
 

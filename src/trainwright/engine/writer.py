@@ -58,7 +58,7 @@ class Writer:
                 self._begin()
 
     def drain(self) -> None:
-        """Block until everything that was submitted is written, or has failed."""
+        """Block until all submitted writes have ended, successfully or not."""
         if self._thread is None:  # what waits takes less time than to start one
             while self._waiting:
                 self._do(self._waiting.popleft())

@@ -53,7 +53,7 @@ _SAMPLING_STREAM = 0
 
 @dataclass(frozen=True)
 class Model:
-    """The model to explain: its prediction function, its native object, and the library's own importances."""
+    """The model to explain: its prediction function, its native object, and the library's importances."""
 
     predict: Callable[[Split], Iterable[Predictions]]
     native: Any = None

@@ -104,7 +104,7 @@ def _sampled(bundle: DataBundle) -> _Samples | None:
 def _as_columns(
     bundle: DataBundle, features: dict[str, Any], targets: Mapping[str, Floats]
 ) -> tuple[Mapping[str, Array], Mapping[str, Floats], Sequence[Column]]:
-    """Return the features as numbers and the columns that they were made from; none where there are none."""
+    """Return the numeric features, the targets, and the columns that the features were computed from."""
     first = next(iter(features.values()))
     if is_frame(first):
         pandas: Any = require("pandas", "tabular")

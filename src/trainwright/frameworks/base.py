@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
+from trainwright.digest import WEIGHTS_FILE as WEIGHTS_FILE  # noqa: PLC0414 - adapters import it from here
 from trainwright.errors import InputError
 from trainwright.types import (
     Array,
@@ -47,10 +48,6 @@ if TYPE_CHECKING:  # a config is checked without them
     from trainwright.order import SampleOrder
     from trainwright.tasks.support.accumulators import Accumulator
 
-# The file that holds the model's weights, under their own names. `state()` names a tensor FILE.TENSOR, so the
-# tensors that the run's digest covers are named `weights.*`.
-WEIGHTS_FILE = "weights.safetensors"
-WEIGHTS = "weights."
 
 # Returns the learning rate as a function of the step, given the highest rate and the number of steps.
 CustomRate = Callable[[float, int], Callable[[int], float]]

@@ -74,7 +74,7 @@ class OriginalUnitsModel(Model):
 
     @property
     def link(self) -> str:
-        """The function from what the exported model returns to outputs on the transformed scale."""
+        """The function that maps outputs of the exported model to the transformed scale."""
         return self._model.link
 
     def importance(self) -> Mapping[str, Array]:

@@ -107,7 +107,7 @@ class Predictor:
 
     @property
     def run(self) -> RunDir:
-        """The run."""
+        """The directory of the run that trained the model."""
         return self._run
 
     @property

@@ -212,7 +212,7 @@ class _RelayLogger(DummyLogger):
         return str(self._trainer.default_root_dir)
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Pass metrics on."""
+        """Forward metrics to the run's journal."""
         self._callback.record_metrics(self._trainer, metrics)
 
     def finalize(self, status: str) -> None:

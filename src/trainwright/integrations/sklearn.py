@@ -60,7 +60,7 @@ class RowPreparation(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return True
 
     def transform(self, X: Any) -> Any:  # noqa: N803
-        """Return the features, (rows, features); a data frame for a model that prepares its columns itself.
+        """Return the features, (rows, features), or a data frame if the model preprocesses columns itself.
 
         Raises:
             DataError: A column is missing, or a value cannot be used; names both column and row.

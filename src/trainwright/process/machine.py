@@ -28,7 +28,7 @@ def machine_id(*namespaces: str) -> str:
 
 @cache
 def _boot() -> str:
-    """Return what tells this start of the machine from the others."""
+    """Return an identifier of the machine's current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
 
 

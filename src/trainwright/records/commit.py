@@ -11,8 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from trainwright.digest import FileRecord, TensorRecord, digest, sha256_json
-from trainwright.frameworks.base import WEIGHTS
+from trainwright.digest import WEIGHTS, FileRecord, TensorRecord, digest, sha256_json
 
 FORMAT = 2
 DEPTH = 3  # names in `checkpoints/<checkpoint>/<file>`

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from trainwright.digest import files_of
+from trainwright.digest import WEIGHTS_FILE, files_of
 from trainwright.errors import CheckpointError
-from trainwright.frameworks.base import WEIGHTS_FILE
 from trainwright.records.document import Document
 
 

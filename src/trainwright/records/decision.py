@@ -124,12 +124,12 @@ class Decisions(Sequence[Decision]):
         return next((one.detail["positions"] for one in self._made if one.kind == "skip"), None)
 
     def checkpoint_minutes(self, processes: int) -> float | None:
-        """Return the minutes between two checkpoints that were chosen last for this number of processes."""
+        """Return the checkpoint interval, in minutes, last chosen for this number of processes."""
         chosen = [one.detail for one in self._made if one.kind == "checkpoint_interval"]
         return next((one["minutes"] for one in chosen[::-1] if one["processes"] == processes), None)
 
     def processes(self) -> int | None:
-        """Return the number of processes that trained last; None if it was never another than at first."""
+        """Return the number of processes that trained last; None if it never changed."""
         return next((one.detail["to"] for one in reversed(self._made) if one.kind == "processes"), None)
 
     def seconds_before_limit(self) -> float:

@@ -314,7 +314,7 @@ class Manifest(Document):
         return {key: fingerprinted(key, value) for key, value in inputs.items()}
 
     def objects_in_words(self, names: Sequence[str] | None = None) -> str:
-        """Return a clause for messages: which objects, or which of some, the run was given from Python."""
+        """Return a clause for messages that names the Python objects that the run received, or `names`."""
         names = self.objects if names is None else names
         what = "a model object" if list(names) == ["model"] else f"{' and '.join(names)} objects"
         return f"run {self.run_id} was trained with {what} passed from Python"

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainwright.digest import BLOCKS, ITEM_BYTES, FileRecord, files_of, write_tensors
-from trainwright.frameworks.base import WEIGHTS_FILE
+from trainwright.digest import BLOCKS, ITEM_BYTES, WEIGHTS_FILE, FileRecord, files_of, write_tensors
 from trainwright.records.commit import DEPTH
 from trainwright.safe_open import open_regular
 from trainwright.types import Block, NamedBuffer

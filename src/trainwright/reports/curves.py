@@ -41,7 +41,7 @@ class Curve(NamedTuple):
 
 
 def single_points(x: Array, y: Array) -> Envelope:
-    """Return the envelope in which each point has a bucket of its own."""
+    """Return an envelope with one bucket per point."""
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     y = np.where(np.abs(y) < LARGEST, y, np.nan)
     return Envelope(x, y, y, y, np.ones(len(x)), np.isfinite(y).astype(np.float64))

@@ -83,7 +83,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _differences(runs: Sequence[RunFiles]) -> list[tuple[str, list[str]]]:
-    """Return the config keys and other inputs whose values are not the same in all runs."""
+    """Return keys and inputs that differ between the runs."""
     settings = [{**flat(run.settings), **_inputs(run)} for run in runs]
     keys = list(dict.fromkeys(key for values in settings for key in values))
     return [

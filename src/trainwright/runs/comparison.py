@@ -21,7 +21,7 @@ _RESULTS = ("steps", "epochs", "train_seconds", "samples_per_second")
 
 @dataclass(frozen=True)
 class NumberPair:
-    """A number of both runs; None where a run has no such number, or no difference can be taken."""
+    """A number of both runs; None if a run does not have it, or the difference is undefined."""
 
     name: str
     first: float | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 from trainwright import plugins
 from trainwright.errors import CheckpointError, InputError, TrainwrightError
@@ -10,7 +11,7 @@ from trainwright.records.run_dir import RunDir
 from trainwright.runs.cleanup import discard_folder
 from trainwright.runs.wiring import run_checkpoints
 from trainwright.storage.lease import Lease
-from trainwright.storage.log import Entry, Log
+from trainwright.storage.log import Log
 from trainwright.storage.remote import RemoteRun
 from trainwright.storage.run_files import is_no_tensor
 from trainwright.storage.seals import Seals, problems
@@ -54,7 +55,9 @@ def take_lease(run: RunDir, *, compresses: bool = False) -> Lease:
     if remote is None:
         refuse_lost_copy(run.path)
         entries = Log(plugins.adapter("store", "file")(run.path))
-        head = _readable_head(entries)
+        head = None
+        with suppress(CheckpointError):  # it is damaged: `run_checkpoints` warns
+            head = entries.head()
     else:
         remote.check()
         entries, head = remote.log, remote.free_head()
@@ -77,11 +80,3 @@ def take_lease(run: RunDir, *, compresses: bool = False) -> Lease:
         log.warning("checkpoint %s is missing, though the run's log names it", lost)
     lease.take(names, existing.best.names())
     return lease
-
-
-def _readable_head(entries: Log) -> Entry | None:
-    """Return the newest entry; None if it is damaged, in which case every valid checkpoint counts."""
-    try:
-        return entries.head()
-    except CheckpointError:
-        return None

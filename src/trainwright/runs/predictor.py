@@ -90,7 +90,7 @@ def _settled(run: RunDir, read: Callable[[], Predictor]) -> Predictor:
 
 
 def _pin(framework: type[Framework], config: RunConfig, threads: int) -> None:
-    """Pin the process; if it cannot be pinned any more, warn, since outputs may differ in their last bits."""
+    """Pin the process; if it is too late for that, warn that outputs may differ in their last bits."""
     try:
         framework.pin(config, threads)
     except ModelError as error:

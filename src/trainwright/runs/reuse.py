@@ -213,8 +213,8 @@ def present_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Pa
 def _known_device(before: Manifest, config: RunConfig, objects: Objects) -> str | None:
     """Return the device if the initial weights follow from config and environment, else None.
 
-    If None, the model has to be built to know them: the user's code may draw initial weights from anywhere,
-    and what `init_from` names may have changed.
+    If None, the model must be built first: custom code may draw initial weights from any source, and the
+    target of `init_from` may have changed.
     """
     named = [config.model.type, config.model.params, config.training.loss, config.evaluation.metrics]
     names_code = any(import_paths(named))

@@ -35,7 +35,7 @@ class Run:
 
     @property
     def id(self) -> str:
-        """The run id."""
+        """The identifier of the run, which is the name of its directory."""
         return self._dir.id
 
     @property

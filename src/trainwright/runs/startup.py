@@ -171,7 +171,7 @@ class Startup:
         return _Earlier(before, commit, saved, journalled_decisions(self._run.journal))
 
     def _build(self, past: _Earlier, decisions: Decisions) -> tuple[Components, Determinism]:
-        """Build the components of the run, and say how exactly it can be repeated."""
+        """Build the components of the run, and determine its tier."""
         request = self._request
         config, threads = self._world.from_main(lambda: config_and_threads(request, past.manifest))
         framework = plugins.adapter("framework", framework_name(config, request.objects.model))

@@ -178,7 +178,7 @@ def _came_with(run: RunDir, folder: Path) -> list[Path]:
 
 
 def _refuse_other_file(module: str) -> None:
-    """Refuse a module of the user's that this process has imported from another file than would be now.
+    """Refuse a user's module that this process imported from a different file than it would import now.
 
     Raises:
         InputError: Another project has a module of this name.

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.config.schema import RunConfig
-from trainwright.digest import files_of, sha256_bytes
+from trainwright.digest import WEIGHTS_FILE, files_of, sha256_bytes
 from trainwright.engine.checkpoint import RunCheckpoints
 from trainwright.engine.history import best_evaluations
 from trainwright.engine.state import evaluations_from_json
 from trainwright.errors import CheckpointError, InputError, ModelError
 from trainwright.evaluation.metrics import mode_in
-from trainwright.frameworks.base import WEIGHTS_FILE
 from trainwright.records.commit import Commit
 from trainwright.records.data import DataDescription, StoredModel
 from trainwright.records.listing import find_run, has_model
@@ -76,7 +75,7 @@ def _verify(path: Path, sha256: str) -> None:
 
 
 def _best_step(run: RunDir, checkpoints: RunCheckpoints, newest: Commit | None) -> int | None:
-    """Return the step of the best model: of a completed run by its result, else by the evaluations so far."""
+    """Return the step of the best model: from the result if completed, else from the evaluations so far."""
     result = run.result()
     if result is not None and result.status == "completed":
         return result.best.step if result.best else None

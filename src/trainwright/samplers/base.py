@@ -62,7 +62,7 @@ class Parameter:
         return isinstance(value, int | float) and not isinstance(value, bool)
 
     def at(self, share: float) -> Any:
-        """Return the value at a share of the range, 0 <= share < 1; all values have equal parts of it."""
+        """Return the value at a fraction of the range, 0 <= share < 1; all values cover equal parts of it."""
         share = float(share)  # a scalar of NumPy would make a value that no config can hold
         if self.choices is not None:
             return self.choices[int(share * len(self.choices))]
@@ -118,7 +118,7 @@ class Sampler(Protocol):
 
     @property
     def size(self) -> int | None:
-        """The number of different proposals, where the engine goes through all of them; None: no end."""
+        """The number of distinct proposals, if they are finite and tried in order; None: unlimited."""
 
     def propose(self, number: int, known: Sequence[Observation]) -> dict[str, Any]:
         """Return the parameters of a trial, by dotted key.

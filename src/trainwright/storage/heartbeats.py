@@ -209,7 +209,7 @@ def has_owner(path: Path) -> bool:
 
 
 def may_have_owner(path: Path) -> bool:
-    """Return whether the attempt that a working copy knows of has not ended."""
+    """Return whether the attempt recorded in a working copy may still be alive."""
     return (path / _FILE).exists()
 
 

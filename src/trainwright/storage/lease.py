@@ -17,7 +17,7 @@ _BEAT = 15.0  # seconds between two heartbeats
 
 
 class Upload(Protocol):
-    """The store of a run, as its attempt needs it; a run on the local disk has none."""
+    """The operations of a run's store that its attempt needs; a run on the local disk has none."""
 
     def upload(
         self, folder: str, checkpoints: Collection[str], best: Collection[str]

@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 from trainwright.config.emit import emit
 from trainwright.config.env import VARIABLE
-from trainwright.digest import sha256_bytes
+from trainwright.digest import WEIGHTS_FILE, sha256_bytes
 from trainwright.errors import CheckpointError, InputError
-from trainwright.frameworks.base import WEIGHTS_FILE
 from trainwright.records.checkpoint_names import checkpoint_names, step_of
 from trainwright.records.commit import DEPTH, NAME, Commit
 from trainwright.records.data import DataDescription
@@ -127,7 +126,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _config(run: RunDir) -> str:
-    """Return the config without trackers, and with no secret or variable where rows were read from."""
+    """Return the config without trackers, secrets and variables."""
     from ruamel.yaml import YAML
 
     text = read_regular(run.checked_config_file()).decode()

@@ -53,10 +53,7 @@ def is_no_checkpoint(name: str) -> bool:
 
 
 def is_no_tensor(name: str) -> bool:
-    """Return whether a file is needed to choose a checkpoint: all files but those of the checkpoints.
-
-    Their manifests are.
-    """
+    """Return whether a file is needed to choose a checkpoint: all are, but the tensors of checkpoints."""
     return not is_of_checkpoint(name) or name.endswith(f"/{MANIFEST}")
 
 

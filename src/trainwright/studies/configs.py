@@ -104,7 +104,7 @@ class StudyConfig:
         return self.with_overrides(changes)
 
     def _training_rows(self) -> dict[str, Any]:
-        """Return the keys that name the file of the training rows alone; empty if one has all rows."""
+        """Return the keys that name the file of the training rows; empty if one file has all rows."""
         data = self.resolved.config.data
         if data is None or data.train_path is None:
             return {}
@@ -161,7 +161,7 @@ def _of_model(key: str) -> bool:
 
 
 def with_metric(base: StudyConfig, metric: str, request: StudyRequest) -> StudyConfig:
-    """Return the config with a metric among those that runs compute."""
+    """Add a metric to those that runs compute, and return the config."""
     name, listed = without_prefix(metric), base.resolved.config.evaluation.metrics
     if name == LOSS or ":" in metric_path(base.resolved.config, metric):
         return base

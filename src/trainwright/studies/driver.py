@@ -75,7 +75,7 @@ class InProcess(Generic[Piece, Outcome]):
         self._waiting.append(piece)
 
     def wait(self) -> Outcome:
-        """Do it; see `Executor.wait`."""
+        """Run the last piece that was submitted; see `Executor.wait`."""
         return self._run(self._waiting.pop())
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class StudyPlan(ABC, Generic[Piece, Outcome]):
         """Prepare the trials; `stack` is closed when no other is made, and before the conclusion."""
 
     def executor(self) -> Executor[Piece, Outcome]:
-        """Return what does the next pieces of work."""
+        """Return the executor of the next pieces of work."""
         return InProcess(self.run)
 
     @abstractmethod
@@ -173,7 +173,7 @@ def drive(plan: StudyPlan[Any, Any]) -> None:
 
 
 def _make_trials(plan: StudyPlan[Any, Any], signals: Signals) -> None:
-    """Do pieces of work, as many at once as the executor takes, until there is no other."""
+    """Do all pieces of work, as many at once as the executor takes."""
     with ExitStack() as stack:
         plan.begin(signals, stack)
         executor, running = plan.executor(), 0

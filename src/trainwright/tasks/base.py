@@ -377,6 +377,11 @@ class Task(ABC):
 
     # -- tables
 
+    @property
+    def _labels(self) -> list[Any]:
+        """The labels of the classes in index order; the indices where they have none."""
+        return list(self.info.classes if self.info.classes is not None else range(self.info.outputs))
+
     def columns(self, outputs: Array) -> Columns:
         """Return the columns of a table of predictions, (rows,) each.
 

@@ -185,11 +185,6 @@ class ClassificationTask(Task):
 
     # -- tables
 
-    @property
-    def _labels(self) -> list[Any]:
-        """The labels of the classes in index order."""
-        return list(self.info.classes if self.info.classes is not None else range(self.info.outputs))
-
     def columns(self, outputs: Array) -> Columns:
         """Return `prediction`, the label of the most probable class, and a `probability_<class>` for each."""
         return self._columns(outputs, outputs.argmax(axis=1))

@@ -157,10 +157,6 @@ class MultilabelTask(Task):
 
     # -- tables
 
-    @property
-    def _labels(self) -> list[Any]:
-        return list(self.info.classes if self.info.classes is not None else range(self.info.outputs))
-
     def columns(self, outputs: Array) -> Columns:
         """Return `prediction_<label>`, 0 or 1, and `probability_<label>` for each label."""
         return self._columns(outputs, outputs > labels.THRESHOLD)

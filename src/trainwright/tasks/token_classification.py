@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,12 +21,14 @@ from trainwright.tasks.base import (
     Scores,
     Task,
 )
-from trainwright.tasks.support import classes, spans
+from trainwright.tasks.support import classes
 from trainwright.tasks.support.columns import as_json
 from trainwright.tasks.support.guesses import PairTable, shares
 from trainwright.tasks.support.links import softmax
 from trainwright.types import INPUT_IDS, LABELS, NO_LABEL, Array, Batch, Ids, SplitName
 
+Span = tuple[str, int, int]  # an entity: its kind, the first token, and the one after the last
+_OUTSIDE = "O"
 _MOST_CLASSES = 50  # whose probabilities given each token are computed
 
 
@@ -64,9 +66,41 @@ def _hits(tokens: Scores) -> Floats:
     return hits
 
 
+def are_tags(labels: Sequence[Any]) -> bool:
+    """Return whether labels mark entities: B-PER begins a person, I-PER continues it, O is outside."""
+    others = [str(label) for label in labels if label != _OUTSIDE]
+    return bool(others) and all(label[:2] in ("B-", "I-") for label in others)
+
+
+def spans(tags: Sequence[str]) -> set[Span]:
+    """Return the entities in a row of tags; an I- of another kind than the previous tag begins one, too.
+
+    Tjong Kim Sang and De Meulder: "Introduction to the CoNLL-2003 shared task", 2003.
+    """
+    found: set[Span] = set()
+    kind, start = "", 0
+    for i, tag in enumerate([*tags, _OUTSIDE]):
+        goes_on = tag.startswith("I-") and tag[2:] == kind
+        if kind and not goes_on:
+            found.add((kind, start, i))
+            kind = ""
+        if tag != _OUTSIDE and not goes_on:
+            kind, start = tag[2:], i
+    return found
+
+
+def entity_f1(rows: Iterable[tuple[Sequence[str], Sequence[str]]]) -> float:
+    """Return the F1 of the entities of all rows, (true, predicted) tags each; 0 where there are none."""
+    true = predicted = both = 0
+    for tags, answers in rows:
+        one, other = spans(tags), spans(answers)
+        true, predicted, both = true + len(one), predicted + len(other), both + len(one & other)
+    return 2 * both / (true + predicted) if true + predicted else 0.0
+
+
 def _span_f1(scores: Scores) -> float:
     """Return the F1 of the entities that tags such as B-PER, I-PER and O mark; NaN for other labels."""
-    if scores.labels is None or not spans.are_tags(scores.labels):
+    if scores.labels is None or not are_tags(scores.labels):
         return float("nan")
     predicted = scores.outputs.argmax(axis=2)  # (rows, length)
     has_label = scores.targets != NO_LABEL
@@ -75,7 +109,7 @@ def _span_f1(scores: Scores) -> float:
         (tags[true[counted]].tolist(), tags[answer[counted]].tolist())
         for true, answer, counted in zip(scores.targets, predicted, has_label, strict=True)
     ]
-    return spans.f1(pairs)
+    return entity_f1(pairs)
 
 
 def _metrics() -> dict[str, Metric]:
@@ -267,9 +301,8 @@ class TokenClassificationTask(Task):
 
     def _named(self, codes: Array) -> list[Any]:
         """Return class indices as labels, in nested lists; None where there is none."""
-        known = self.info.classes if self.info.classes is not None else range(self.info.outputs)
-        labels = np.array([*map(as_json, known), None], dtype=object)
-        named: list[Any] = labels[np.where(codes == NO_LABEL, len(known), codes)].tolist()
+        labels = np.array([*map(as_json, self._labels), None], dtype=object)
+        named: list[Any] = labels[np.where(codes == NO_LABEL, len(labels) - 1, codes)].tolist()
         return named
 
     def columns(self, outputs: Array) -> Columns:
@@ -285,8 +318,7 @@ class TokenClassificationTask(Task):
         tokens = _counted(scores)
         if not len(tokens.targets):
             return {}
-        known = self.info.classes if self.info.classes is not None else range(self.info.outputs)
-        return {"per_class": classes.per_class(tokens.confusion).to_json([*map(as_json, known)])}
+        return {"per_class": classes.per_class(tokens.confusion).to_json([*map(as_json, self._labels)])}
 
     def explained_outputs(self, targets: Array, limit: int) -> list[ExplainedOutput]:  # noqa: ARG002
         """Return no outputs."""

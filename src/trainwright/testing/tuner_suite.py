@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from trainwright.errors import TrainingError
 from trainwright.samplers.base import Observation, Parameter, Space
 from trainwright.samplers.random import RandomParams, RandomSampler
-from trainwright.tuners.base import Begun, Point, Report, Tuner
+from trainwright.tuners.base import Point, Report, StartedTrial, Tuner
 from trainwright.types import Mode
 
 SPACE: Space = [
@@ -31,13 +31,13 @@ def value_of(params: Mapping[str, Any], evaluation: int) -> float:
 class FormulaTrainer:
     """Report a formula instead of training."""
 
-    def go_on(self, trial: Begun, after: Point) -> Report:
+    def go_on(self, trial: StartedTrial, after: Point) -> Report:
         at = Point(after.evaluation + 1, after.step + 10)
         if trial.number == 2:
             return Report(after, ended=True, error="it fails")
         return Report(at, value_of(trial.params, at.evaluation), ended=at.evaluation == EVALUATIONS)
 
-    def commit(self, trial: Begun, at: Point) -> Point:  # noqa: ARG002
+    def commit(self, trial: StartedTrial, at: Point) -> Point:  # noqa: ARG002
         return at
 
     def leave(self) -> None:
@@ -58,16 +58,16 @@ class MemoryTrials:
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.trainer, self.count = folder, FormulaTrainer(), count
-        self.all: list[Begun] = []
+        self.all: list[StartedTrial] = []
         self.over: dict[int, str | None] = {}
-        self.forks: dict[int, tuple[Begun, Point, int]] = {}
+        self.forks: dict[int, tuple[StartedTrial, Point, int]] = {}
         self.stop_after: int | None = None  # that many trials have ended
 
     @property
     def wanted(self) -> int:
         return self.count - (len(self.all) - len(self.forks))
 
-    def begun(self) -> list[Begun]:
+    def begun(self) -> list[StartedTrial]:
         return [one for one in self.all if one.number not in self.over]
 
     def ended(self) -> list[Observation]:
@@ -75,20 +75,22 @@ class MemoryTrials:
         done = (one for one in self.all if one.number in self.over)
         return [Observation(one.params, "completed", 1.0, curve) for one in done]
 
-    def begin(self, params: Mapping[str, Any] | None = None) -> Begun | None:
+    def begin(self, params: Mapping[str, Any] | None = None) -> StartedTrial | None:
         if self.wanted <= 0:
             return None
         number = len(self.all)
         drawn = RandomSampler(RandomParams(), SPACE, self.mode, self.seed).propose(number, [])
-        return self._begin(Begun(number, f"run{number}", dict(params or drawn)))
+        return self._begin(StartedTrial(number, f"run{number}", dict(params or drawn)))
 
-    def fork(self, donor: Begun, at: Point, params: Mapping[str, Any], instead_of: int) -> Begun:
+    def fork(
+        self, donor: StartedTrial, at: Point, params: Mapping[str, Any], instead_of: int
+    ) -> StartedTrial:
         number = len(self.all)
         self.forks[number] = donor, at, instead_of
         self.over[instead_of] = None
-        return self._begin(Begun(number, f"run{number}", dict(params), at))
+        return self._begin(StartedTrial(number, f"run{number}", dict(params), at))
 
-    def _begin(self, trial: Begun) -> Begun:
+    def _begin(self, trial: StartedTrial) -> StartedTrial:
         self.all.append(trial)
         return trial
 

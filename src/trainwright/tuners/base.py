@@ -27,8 +27,8 @@ class Point(NamedTuple):
     step: int = 0
 
 
-class Begun(NamedTuple):
-    """A trial that is to be trained.
+class StartedTrial(NamedTuple):
+    """A trial that has started, and is to be trained.
 
     Attributes:
         number: Its number in the study.
@@ -65,7 +65,7 @@ class Trainer(Protocol):
     All its state is in the run: if its process dies, another trainer, in another process, continues.
     """
 
-    def go_on(self, trial: Begun, after: Point) -> Report:
+    def go_on(self, trial: StartedTrial, after: Point) -> Report:
         """Train a trial up to the first evaluation after a point, and wait there.
 
         An evaluation that is in the run already is reported at once.
@@ -76,7 +76,7 @@ class Trainer(Protocol):
             InputError: Nor is this: data or code of the run are missing, or have changed.
         """
 
-    def commit(self, trial: Begun, at: Point) -> Point:
+    def commit(self, trial: StartedTrial, at: Point) -> Point:
         """Commit a trial that is at a point, and return the point of the commit: the same, or a later one.
 
         Raises:
@@ -124,22 +124,24 @@ class Trials(Protocol):
 
     @property
     def wanted(self) -> int:
-        """The number of trials that are still to begin; forks do not count."""
+        """The number of trials that are still to start, without forks."""
 
-    def begun(self) -> list[Begun]:
+    def begun(self) -> list[StartedTrial]:
         """Return the trials of an earlier process of this study that have not ended."""
 
     def ended(self) -> list[Observation]:
         """Return the results of the trials that have ended."""
 
-    def begin(self, params: Mapping[str, Any] | None = None) -> Begun | None:
+    def begin(self, params: Mapping[str, Any] | None = None) -> StartedTrial | None:
         """Begin a trial; None: no trial begins any more.
 
         Args:
             params: Its parameters; None: drawn at random.
         """
 
-    def fork(self, donor: Begun, at: Point, params: Mapping[str, Any], instead_of: int) -> Begun:
+    def fork(
+        self, donor: StartedTrial, at: Point, params: Mapping[str, Any], instead_of: int
+    ) -> StartedTrial:
         """Begin a trial with the state that another one has at a point, and with parameters of its own.
 
         Args:

@@ -181,7 +181,7 @@ def test_a_file_that_is_not_there() -> None:
 
 
 def test_nothing_to_learn_from() -> None:
-    with pytest.raises(DataError, match="no column to learn from"):
+    with pytest.raises(DataError, match="no usable feature column"):
         drafted("a,y\n" + "".join(f",{i % 2}\n" for i in range(20)), target="y")
 
 
@@ -208,7 +208,7 @@ def test_trees_get_many_categories_by_their_targets() -> None:
 
 def test_a_table_of_one_column() -> None:
     Path("one.csv").write_text("y\n1\n2\n3\n")
-    with pytest.raises(DataError, match="no column to learn from: 'y' is the only one"):
+    with pytest.raises(DataError, match="no usable feature column: 'y' is the only one"):
         draft_config(Path("one.csv"), "y")
 
 

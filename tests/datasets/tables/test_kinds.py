@@ -256,7 +256,7 @@ def test_a_column_that_numbers_the_rows_is_used_where_there_is_no_other() -> Non
 def test_a_table_without_anything_to_learn_from() -> None:
     rows = [{"id": f"id-{i}", "none": None, "y": i % 2} for i in range(100)]
     with pytest.raises(
-        DataError, match=r"no column to learn from \(id: has a different text in most rows, none"
+        DataError, match=r"no usable feature column \(id: has a different text in most rows, none"
     ):
         tabular.build({"train": as_table(rows)}, config(target="y"), FeatureForm())
 

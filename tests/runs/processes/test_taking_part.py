@@ -172,7 +172,7 @@ def test_what_restarts_is_said_by_the_main_process(
 ) -> None:
     caplog.set_level(logging.WARNING, "trainwright")
     (tmp_path / "request").write_bytes(ranks._packed(request_of))
-    said = "a process has died: all begin again from the newest commit (restart 2)"
+    said = "a process died; restarting all of them from the newest commit (restart 2)"
     for rank, restarts, expected in (
         ("0", None, []), ("0", "0", []), ("1", "2", []), ("0", "2", [said])
     ):  # fmt: skip
@@ -448,7 +448,7 @@ def hashed_data(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("hashed_data")
 def test_all_processes_train_on_the_same_data() -> None:
     components: Any = Components(Same([5, 5, 5], ["0", "0", "1"]), 5)
-    with pytest.raises(InputError, match="process 2 has other data than process 0"):
+    with pytest.raises(InputError, match="process 2 loaded different data from process 0"):
         ranks.require_same_state(components)
 
 

@@ -248,7 +248,7 @@ def _refuse_for_masks(pipeline: Pipeline, parts: Mapping[SplitName, Labeled], co
             "leave it out"
         )
     if any(part.weights is not None for part in parts.values()):
-        raise DataError("data.weight: rows with masks take no weights; leave it out")
+        raise DataError("data.weight: sample weights are not supported with masks; remove it")
 
 
 def _classes(masks: MaskSource, parts: Mapping[SplitName, Labeled], config: DataConfig) -> list[int]:

@@ -16,10 +16,10 @@ from trainwright.datasets.samples.files import (
     is_url,
     log_left_out,
     names_in,
+    paths_by_split,
     text_of,
 )
 from trainwright.datasets.tables.table import Table
-from trainwright.datasets.tables.tabular import paths_by_split
 from trainwright.errors import DataError
 from trainwright.types import SplitName
 

@@ -55,11 +55,11 @@ class Masks:
             ) from error
 
     def hashes(self, positions: Sequence[int]) -> list[str]:
-        """Return the hashes of the files."""
+        """Return the SHA-256 of the file at each position."""
         return self._files.hashes(positions)
 
     def files(self, positions: Sequence[int]) -> list[str]:
-        """Return the files."""
+        """Return the path of the file at each position."""
         return self._files.files(positions)
 
 
@@ -180,7 +180,7 @@ class MaskSplit:
         return [*self._images.files(positions), *self._masks.files(positions)]
 
     def fingerprint(self) -> str:
-        """Return the digest over the contents of the files, and what the numbers of masks mean."""
+        """Return the digest over the contents of the files, and the meaning of the numbers in masks."""
         return self._fingerprint
 
     @cached_property

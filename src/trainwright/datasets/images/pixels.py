@@ -115,7 +115,7 @@ def _numbers(pixels: Image, name: str) -> Image:
 
 
 def is_mask(image: Image) -> bool:
-    """Return whether this is a mask."""
+    """Return whether the image is a mask, with one class index per pixel."""
     return image.dtype == MASK
 
 

@@ -89,7 +89,7 @@ class ByteImages:
 
 
 class CachedImages:
-    """Images that stay decoded in memory once they were read, up to half of the memory that is available."""
+    """A cache of decoded images, which takes up to half of the available memory."""
 
     def __init__(self, images: Images) -> None:
         self.names = images.names

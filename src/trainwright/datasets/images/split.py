@@ -239,7 +239,7 @@ class ImageSplit:
         return self._images.files(self.positions.tolist())
 
     def fingerprint(self) -> str:
-        """Return the digest over the contents of the image files, and what is known of the samples."""
+        """Return the digest over the contents of the image files, and the properties of the samples."""
         return self._fingerprint
 
     @cached_property

@@ -94,7 +94,7 @@ def _large_enough(image: Image, height: int, width: int) -> Image:
 
 
 def center_crop(image: Image, size: Any) -> Image:
-    """Return the middle of an image."""
+    """Crop an image to its center."""
     height, width = both_sides(size)
     image = _large_enough(image, height, width)
     top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2

@@ -10,8 +10,10 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
+from trainwright.config.schema import DataConfig
 from trainwright.datasets.tables.table import nearest
 from trainwright.errors import DataError
+from trainwright.types import SplitName
 
 log = logging.getLogger("trainwright")
 TEXT_ENDING = ".txt"
@@ -28,6 +30,28 @@ _MEMORY_LIMITS = {  # control groups, version 2 and 1: the limit and what is use
     "/sys/fs/cgroup/memory.max": "/sys/fs/cgroup/memory.current",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes": "/sys/fs/cgroup/memory/memory.usage_in_bytes",
 }
+
+
+def paths_by_split(config: DataConfig) -> dict[SplitName, str]:
+    """Return the files of the config by split; a single file to split is under `train`.
+
+    Raises:
+        DataError: No file is given, or `path` together with paths of splits.
+    """
+    paths: dict[SplitName, str | None] = {
+        "train": config.train_path,
+        "val": config.val_path,
+        "test": config.test_path,
+    }
+    if config.path is not None:
+        if any(path is not None for path in paths.values()):
+            raise DataError(
+                "data: path is one file to split; give it, or train_path with val_path and test_path"
+            )
+        return {"train": config.path}
+    if config.train_path is None:
+        raise DataError(f"data: type {config.type!r} reads files; give data.path, or data.train_path")
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 def as_text(path: Path | str) -> str:

@@ -1,4 +1,4 @@
-"""Data of preprocessed arrays: targets are encoded and rows divided; features are used as they are."""
+"""Data in preprocessed arrays: targets are encoded and rows are split; features are left unchanged."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def checked(values: Array, where: str, table: Table | None = None) -> Array:
 
 
 def check_totals(weights: Mapping[str, Array], name: str, setting: str = "data.weight") -> None:
-    """Refuse splits of which no row counts, or whose weights have no sum.
+    """Refuse splits whose weights are all zero, or have no finite sum.
 
     Args:
         weights: The weights of each split, (rows,).

@@ -70,7 +70,7 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
         left_out |= {config.split.group or "", config.split.time or ""}
     names = [name for name in (config.features or table.columns) if name not in left_out]
     if not names:
-        raise DataError(f"{table.source}: there is no column to learn from; it has {listed(table.columns)}")
+        raise DataError(f"{table.source}: no usable feature column; it has {listed(table.columns)}")
     return names
 
 

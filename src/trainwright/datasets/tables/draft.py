@@ -152,7 +152,7 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
     names = [name for name in table.columns if name not in targets]
     if not names:
         raise DataError(
-            f"{table.source}: there is no column to learn from: {listed(map(repr, targets))} is the only one"
+            f"{table.source}: no usable feature column: {listed(map(repr, targets))} is the only one"
         )
     config = DataConfig(path=path, target=targets if len(targets) > 1 else targets[0], missing_target="drop")
     config = _with_declared(table, [*targets, *names], config)
@@ -307,7 +307,7 @@ def _choose_columns(draft: Draft) -> None:
     draft.features = draft.features or names
     if not draft.features:
         reasons = listed(f"{name}: {why}" for name, why in draft.exclude.items())
-        raise DataError(f"{draft.table.source}: there is no column to learn from ({reasons})")
+        raise DataError(f"{draft.table.source}: no usable feature column ({reasons})")
 
 
 def _names_rows(draft: Draft, name: str) -> bool:

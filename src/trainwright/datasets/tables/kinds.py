@@ -148,7 +148,7 @@ def _with_some_feature(kinds: Mapping[str, ColumnKind], table: Table) -> dict[st
             }
     reasons = listed(f"{name}: {kind.reason}" for name, kind in kinds.items())
     raise DataError(
-        f"{table.source}: there is no column to learn from ({reasons}); declare what one of them holds in "
+        f"{table.source}: no usable feature column ({reasons}); declare what one of them holds in "
         "data.columns"
     )
 

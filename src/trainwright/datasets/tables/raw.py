@@ -85,7 +85,7 @@ class RawPreparation:
         return frame_of(dict(table.columns))
 
     def remarks(self, rows: Any, known: Collection[str]) -> dict[str, str]:  # noqa: ARG002
-        """Return nothing: the model itself decides what it does with values that it has not seen."""
+        """Return nothing: the model itself handles unseen values."""
         return {}
 
     def with_targets(self, rows: Any) -> Table:

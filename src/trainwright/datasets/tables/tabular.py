@@ -14,6 +14,7 @@ from trainwright.config.splits import SplitConfig
 from trainwright.datasets.base import DataBundle, Identifiers
 from trainwright.datasets.samples import weights
 from trainwright.datasets.samples.arrays import Arrays
+from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.samples.sampling import SAMPLING, sampling_weights
 from trainwright.datasets.tables import checks, raw
 from trainwright.datasets.tables.encoders.numbers import mean_and_scale
@@ -53,28 +54,6 @@ class Reader(Protocol):
 
     def __call__(self, path: str, text: Collection[str] = ()) -> Table:
         """Return the rows of the file."""
-
-
-def paths_by_split(config: DataConfig) -> dict[SplitName, str]:
-    """Return the files of the config by split; a single file to split is under `train`.
-
-    Raises:
-        DataError: No file is given, or `path` together with paths of splits.
-    """
-    paths: dict[SplitName, str | None] = {
-        "train": config.train_path,
-        "val": config.val_path,
-        "test": config.test_path,
-    }
-    if config.path is not None:
-        if any(path is not None for path in paths.values()):
-            raise DataError(
-                "data: path is one file to split; give it, or train_path with val_path and test_path"
-            )
-        return {"train": config.path}
-    if config.train_path is None:
-        raise DataError(f"data: type {config.type!r} reads files; give data.path, or data.train_path")
-    return {name: path for name, path in paths.items() if path is not None}
 
 
 def named_columns(table: Table, config: DataConfig) -> dict[str, Array]:

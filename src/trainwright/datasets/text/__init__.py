@@ -17,8 +17,9 @@ from pydantic import BaseModel, Field
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle, LoadRequest
+from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.tables.splitting import fractions
-from trainwright.datasets.tables.tabular import paths_by_split, provided_splits
+from trainwright.datasets.tables.tabular import provided_splits
 from trainwright.datasets.text.documents import Documents
 from trainwright.datasets.text.tokens import Cuts, Source, SplitTokens, encoded, tokens_of
 from trainwright.datasets.text.windows import Windows

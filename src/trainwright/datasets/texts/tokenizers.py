@@ -95,7 +95,7 @@ class Tokenizer(Protocol):
 
 
 class ByteTokenizer:
-    """Each byte is a token; `end_of_text` is one more."""
+    """A tokenizer of bytes: each is a token, and `end_of_text` is one more."""
 
     def __init__(self, *, end_of_text: bool = False) -> None:
         self.end_of_text = _VALUES if end_of_text else None

@@ -21,9 +21,9 @@ from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.images.decoders import TEXTS, ImageForm, decoder_of
 from trainwright.datasets.samples import map_style
 from trainwright.datasets.samples.custom import SampleFunction, sample_function
+from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.samples.shards import Indexer, Shard, ShardFiles, Tables, open_shards
 from trainwright.datasets.tables.table import nearest
-from trainwright.datasets.tables.tabular import paths_by_split
 from trainwright.datasets.webdataset.tar import Member, member_at, members
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError

@@ -34,7 +34,7 @@ PoolOfSplit = tuple[Any, Array, Array | None]  # the pool, the targets, and the 
 
 
 class CatboostModel(Model):
-    """Predict with the first rounds of a CatBoost model.
+    """A CatBoost model, of which the first rounds predict.
 
     Args:
         library: The module `catboost`.

@@ -103,9 +103,9 @@ class KerasFramework(Framework):
     @staticmethod
     def reset() -> None:
         """Undo what code of the user's may have set in Keras for the whole process."""
-        from trainwright.frameworks.keras import settings
+        from trainwright.frameworks.keras.backend import reset_settings
 
-        settings.reset()
+        reset_settings()
 
     @staticmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:

@@ -178,6 +178,20 @@ def own_settings() -> Mapping[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
+def reset_settings() -> None:
+    """Restore the settings that Keras and JAX have after their import, and forget the names of layers."""
+    keras, mine = require("keras", "keras"), own_settings()
+    keras.utils.clear_session(free_memory=False)
+    keras.config.set_floatx(mine.get("floatx", "float32"))
+    keras.config.set_epsilon(mine.get("epsilon", 1e-7))
+    keras.config.set_image_data_format(mine.get("image_data_format", "channels_last"))
+    keras.config.set_dtype_policy(keras.config.floatx())
+    keras.saving.get_custom_objects().clear()
+    if (jax := sys.modules.get("jax")) is not None:
+        jax.config.update("jax_enable_x64", os.environ.get("JAX_ENABLE_X64", "0").lower() in ("1", "true"))
+        jax.config.update("jax_default_matmul_precision", os.environ.get("JAX_DEFAULT_MATMUL_PRECISION"))
+
+
 def _preferred() -> str | None:
     """Return the backend named in Keras's own settings file, if there is one."""
     backend = own_settings().get("backend")

@@ -57,7 +57,7 @@ class BackendTrainer(BackendPredictor, Protocol):
     def step(self, microbatches: Sequence[Batch], seeds: Sequence[Array], lr: float) -> Any:
         """Run one step, from gradients accumulated over microbatches.
 
-        Losses that layers and regularizers add are trained on, but not returned: otherwise training and
+        Losses that layers and regularizers add are minimized, but not returned: otherwise training and
         validation losses would not be comparable.
 
         Args:

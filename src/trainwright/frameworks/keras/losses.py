@@ -221,7 +221,7 @@ def _regression(keras: Any, name: str) -> Loss:
 
 
 def _scaled(loss: Loss, info: DataInfo) -> Loss:
-    """Return a loss on standardized targets; where they are as in the data, it is returned as it is."""
+    """Return a loss on standardized targets; without standardization, return it unchanged."""
     mean, scale = info.target_mean, info.target_scale
     if (mean, scale) == (0.0, 1.0):
         return loss

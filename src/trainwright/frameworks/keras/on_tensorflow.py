@@ -170,7 +170,7 @@ class TensorflowTrainer:
         return loss, [None if one is None else self._tf.convert_to_tensor(one) for one in gradients]
 
     def _apply(self, gradients: Sequence[Any], rate: Any) -> None:
-        """Update the variables."""
+        """Apply gradients to the variables."""
         self._compilation.optimizer.learning_rate = rate
         self._compilation.optimizer.apply(gradients, self._variables)
 

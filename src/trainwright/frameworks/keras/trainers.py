@@ -23,7 +23,7 @@ def make_trainer(backend: Backend, compilation: Compilation) -> BackendTrainer:
 
 
 def make_predictor(backend: Backend, compilation: Compilation, draws: OwnDraws) -> BackendPredictor:
-    """Return what predicts with a loaded model; many threads may use it at once."""
+    """Return the predictor of a loaded model; many threads may use it at once."""
     if backend.name == "tensorflow":
         from trainwright.frameworks.keras.on_tensorflow import TensorflowPredictor
 

@@ -27,7 +27,7 @@ from trainwright.types import Array, Predictions
 
 
 class LightgbmModel(Model):
-    """Turn sums of trees into predictions and losses.
+    """A booster of LightGBM, whose sums of trees become predictions and losses.
 
     Args:
         library: The module `lightgbm`.
@@ -62,7 +62,7 @@ class LightgbmModel(Model):
     def losses(
         self, predictions: Array, targets: Array, count: int, weights: Array | None = None
     ) -> list[float]:
-        """Return the mean loss of each of `count` models; 0 where no row has a weight.
+        """Return the mean loss of each of `count` models; 0 if all weights are zero.
 
         Args:
             predictions: (count * rows, width), one model after the other.

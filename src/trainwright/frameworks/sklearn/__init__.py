@@ -108,9 +108,9 @@ class SklearnFramework(Framework):
     @staticmethod
     def reset() -> None:
         """Undo what code of the user's may have set in scikit-learn for the whole process."""
-        from trainwright.frameworks.sklearn import settings
+        from trainwright.frameworks.sklearn.process import reset_settings
 
-        settings.reset()
+        reset_settings()
 
     @staticmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:

@@ -403,7 +403,7 @@ def unpack(arrays: Mapping[str, Array], trust: Trust) -> Any:
             f"the weights hold objects of types that are not trusted and were not loaded: {error}"
         ) from error
     except (KeyError, ValueError, TypeError, AttributeError, ImportError) as error:
-        raise ModelError(f"these are not weights of an estimator: {type(error).__name__}: {error}") from error
+        raise ModelError(f"this file holds no estimator weights: {type(error).__name__}: {error}") from error
 
 
 def _file_spans(value: Any) -> Iterator[str]:

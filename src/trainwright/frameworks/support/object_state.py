@@ -332,7 +332,7 @@ class _Reader:
         return self._new(value, at)
 
     def _new(self, value: Any, at: str) -> Json:
-        """Return the node of an object that was not met before."""
+        """Return the node of an object that is visited for the first time."""
         if (items := self._items(value, at)) is not None:
             return items
         if self._kinds.is_holder(value):

@@ -114,7 +114,7 @@ class Prefetcher:
             self._workers = None
 
     def _forget(self) -> None:
-        """Let the workers finish what nobody will take."""
+        """Drain batches that were requested but are no longer needed."""
         self._upcoming = iter(())
         while self._tickets and self._workers is not None:
             self._workers.drop(self._tickets.popleft()[1])

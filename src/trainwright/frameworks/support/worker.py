@@ -87,7 +87,7 @@ def _received(pipe: Connection) -> Request:
 
 
 def _settle(stacks: int, parent: int) -> None:
-    """Leave to the parent what is the parent's, and end with it."""
+    """Set up the signals and threads of a worker, and make it end with its parent."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -256,8 +256,8 @@ class LoadedModel(_TorchModel):
     def _check_owner(self) -> None:
         if self._owner is not None and self._owner != threading.get_ident():
             raise ModelError(
-                f"model {self._network.inputs.config.model.type} keeps {self._kept} from one prediction to "
-                "the next, so that only the thread that used it first may use it: load one for each thread"
+                f"model {self._network.inputs.config.model.type} is stateful between predictions "
+                f"({self._kept}), so it is not thread-safe; load one model per thread"
             )
 
     def _predict_alone(self, rows: _Rows, before: Sequence[torch.Tensor]) -> Predictions:

@@ -41,7 +41,7 @@ class Precision:
         }
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Restore the scaler's state; a fork of a run without one has none, and its scaler begins anew."""
+        """Restore the scaler; keep a fresh one if the parent had none."""
         if self.scaler is not None and state:
             integers = {"growth_interval", "_growth_tracker"}
             self.scaler.load_state_dict(

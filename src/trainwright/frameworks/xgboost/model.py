@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class XgboostModel(Model):
-    """Predict with a booster.
+    """A booster of XGBoost.
 
     XGBoost promises that several threads may predict with one booster of trees, dart included. It does not
     promise that for its metrics, and its Python code sets names of columns when it computes them.

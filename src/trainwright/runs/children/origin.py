@@ -49,7 +49,7 @@ _STATEFUL = ("training.ema", "training.precision")  # keys with which the state 
 
 
 class Origin:
-    """The origin of a run.
+    """The state in which a run begins, and its relation to the parent.
 
     Args:
         run: The run directory.
@@ -322,12 +322,12 @@ class Origin:
         return next((RunDir(folder).manifest() for folder in folders), None)
 
     def _code_changes(self, now: Manifest) -> list[Difference]:
-        """Return how code that the parent has used differs from what it was then."""
+        """Return changes to the parent's code since it ran."""
         before = self._parent()
         return [one for one in before.shared_differences(now) if one.input == "code"] if before else []
 
     def _changes(self, now: Manifest) -> list[str]:
-        """Return the inputs, other than the config, that have changed since the parent."""
+        """Return the inputs, other than the config, that have changed since the parent ran."""
         before = self._parent()
         if before is None:
             return ["the inputs of its parent are not known any more"]

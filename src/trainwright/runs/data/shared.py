@@ -38,7 +38,7 @@ _MEMORY_SHARE = 0.25  # of the memory that is available, for what cannot be mapp
 
 
 class _Kept(NamedTuple):
-    """Data of one key: what returns them for a run, how much memory they take, and what is known of them."""
+    """Data of one key: a function that returns them for a run, their size in memory, and their properties."""
 
     bundle: Callable[[], DataBundle]
     bytes: int

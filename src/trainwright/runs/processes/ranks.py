@@ -157,7 +157,7 @@ def take_part(folder: Path, run_attempt: Callable[[Request], Result]) -> int:
     outcome.unlink(missing_ok=True)
     error: BaseException | None = None
     if rank == "0" and (restarts := os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) != "0":
-        log.warning("a process has died: all begin again from the newest commit (restart %s)", restarts)
+        log.warning("a process died; restarting all of them from the newest commit (restart %s)", restarts)
     try:
         (launcher, cwd, path, variables), content = pickle.loads((folder / _REQUEST).read_bytes())
         end_with(launcher)
@@ -226,7 +226,7 @@ def join(config: RunConfig, model: Any = None) -> World:
 
 
 def _processes(config: RunConfig, model: Any) -> Processes:
-    """Return what starts the processes of a run.
+    """Return the functions of the framework that start the processes of a run.
 
     Raises:
         InputError: The framework trains in one process.
@@ -272,8 +272,8 @@ def require_same_state(components: Components) -> None:
     """Make sure that all processes begin with the same state, and train on the same data.
 
     Raises:
-        InputError: One has other data.
-        DivergedError: One begins with another state: its machine has other packages, processors or files.
+        InputError: One loaded different data.
+        DivergedError: One begins with a different state: its machine has other packages, processors or files.
     """
     world = components.inputs.world
     if world.size == 1:
@@ -282,7 +282,7 @@ def require_same_state(components: Components) -> None:
     others = [str(rank) for rank, data in enumerate(inputs) if data != inputs[0]]
     if others:
         raise InputError(
-            f"process {', '.join(others)} has other data than process 0: files, and objects in a store, must "
-            "have the same content for all processes"
+            f"process {', '.join(others)} loaded different data from process 0: files, and objects in "
+            "a store, must have the same content for all processes"
         )
     state_records(components.learner, world)

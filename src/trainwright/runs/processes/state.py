@@ -12,7 +12,7 @@ def state_records(learner: Learner, world: World, *, weights_only: bool = False)
     """Return the records of the tensors of the state, in every process; a collective call.
 
     Raises:
-        DivergedError: Processes that should hold the same hold something else.
+        DivergedError: Processes that should hold the same state differ.
     """
     records, parts = hashed(learner.state(weights_only=weights_only))
     if world.size == 1:

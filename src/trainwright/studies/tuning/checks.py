@@ -19,10 +19,10 @@ from trainwright.runs.frameworks import framework_name
 from trainwright.samplers.base import Sampler, Space
 from trainwright.studies.configs import StudyConfig
 from trainwright.studies.tuning.goals import Goals, goals_of
+from trainwright.studies.tuning.optuna_storage import check_storage
 from trainwright.studies.tuning.search_space import check_space, read_space
-from trainwright.studies.tuning.storage import check_storage
-from trainwright.studies.tuning.study import CONFIG
-from trainwright.studies.tuning.trial import check_resources, check_trial_configs, with_length
+from trainwright.studies.tuning.trial_configs import check_resources, check_trial_configs, with_length
+from trainwright.studies.tuning.tuning_view import CONFIG
 from trainwright.tuners.base import Tuner
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from trainwright.runs.trust import of_own_config
 from trainwright.samplers.base import Space
 from trainwright.studies.changed_inputs import changes_of, refuse
 from trainwright.studies.study import Study, StudyRequest
-from trainwright.studies.tuning.study import resume_command
-from trainwright.studies.tuning.trial import TrialConfigs
+from trainwright.studies.tuning.trial_configs import TrialConfigs
+from trainwright.studies.tuning.tuning_view import resume_command
 
 log = logging.getLogger("trainwright")
 _CHANGE = "change"  # the kind of a note: changed inputs were accepted

@@ -33,10 +33,10 @@ from trainwright.studies.driver import drive
 from trainwright.studies.study import Json, Study, StudyRequest, open_study
 from trainwright.studies.tuning.checks import limit
 from trainwright.studies.tuning.goals import Goals
+from trainwright.studies.tuning.optuna_storage import check_storage
 from trainwright.studies.tuning.pruning import pruning_rule
 from trainwright.studies.tuning.results import LoggedPlan
-from trainwright.studies.tuning.storage import check_storage
-from trainwright.studies.tuning.study import KIND, Tuning, going_on
+from trainwright.studies.tuning.tuning_view import KIND, Tuning, going_on
 from trainwright.types import Mode
 
 Objective = Callable[[Any], Any]  # from Optuna's trial to a number, or one for each metric

@@ -17,8 +17,8 @@ from trainwright.studies.configs import StudyConfig, with_metric
 from trainwright.studies.study import Json, Study, StudyRequest
 from trainwright.studies.tuning.checks import check_tuning, located, make_sampler
 from trainwright.studies.tuning.goals import MEASURES, Goals, check_task
-from trainwright.studies.tuning.storage import storable
-from trainwright.studies.tuning.trial import most_threads, overrides_of, shares_of_gpus, with_length
+from trainwright.studies.tuning.optuna_storage import storable
+from trainwright.studies.tuning.trial_configs import most_threads, overrides_of, shares_of_gpus, with_length
 from trainwright.types import Mode
 
 log = logging.getLogger("trainwright")

@@ -18,7 +18,7 @@ import numpy as np
 from trainwright.config.tuning import AshaPruner, MedianPruner, PatientPruner, PercentilePruner, Pruner
 from trainwright.engine.rules import TrainingShare
 from trainwright.records.trials import LoggedTrial
-from trainwright.studies.tuning.agenda import ByHorizon, Turn, all_ended
+from trainwright.studies.tuning.trial_order import ByHorizon, Turn, all_ended
 from trainwright.types import Mode
 
 Curve = Sequence[tuple[int, float]]  # the metric at each evaluation, as (step, value)
@@ -208,7 +208,7 @@ def _slots(number: int, bracket: Bracket) -> Iterator[Slot]:
 
 @dataclass(frozen=True)
 class Rungs(ByHorizon):
-    """The stints of a study with rungs, and what the results so far make of them.
+    """The stints of a study with rungs, and the decisions that follow from the results so far.
 
     `mode` says which values are better.
     """
@@ -225,7 +225,7 @@ class Rungs(ByHorizon):
         return Rungs([one for group in groups for one in group], schedule(groups, horizon), horizon, mode)
 
     def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
-        """Return the next stint if it can be decided; see `Agenda.next`."""
+        """Return the next stint if it can be decided; see `TrialOrder.next`."""
         begun = max((stint.number for trial in trials for stint in trial.stints), default=-1)
         for number in range(begun + 1, len(self.slots)):
             slot = self.slots[number]

@@ -18,8 +18,8 @@ from trainwright.studies.study import Json, Study, StudyRequest
 from trainwright.studies.tuning.plan import RECORDED
 from trainwright.studies.tuning.resume import REPEATS, check_search, kept_config, working_for
 from trainwright.studies.tuning.sampling import EARLIER
-from trainwright.studies.tuning.study import KIND, Tuning, resume_command
 from trainwright.studies.tuning.tune import search
+from trainwright.studies.tuning.tuning_view import KIND, Tuning, resume_command
 
 
 @dataclass(frozen=True)

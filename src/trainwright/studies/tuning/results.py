@@ -24,8 +24,8 @@ from trainwright.studies.cost import latency
 from trainwright.studies.driver import Outcome, Piece, StudyPlan
 from trainwright.studies.study import Json, Study, StudyRequest
 from trainwright.studies.tuning.goals import Goals
-from trainwright.studies.tuning.storage import Projector
-from trainwright.studies.tuning.study import counted
+from trainwright.studies.tuning.optuna_storage import Projector
+from trainwright.studies.tuning.tuning_view import counted
 
 _FIRST = 3  # a study whose first trials all fail ends
 

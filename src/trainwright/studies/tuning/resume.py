@@ -27,11 +27,11 @@ from trainwright.runs.workdir import working_in
 from trainwright.safe_open import read_regular
 from trainwright.storage.ownership import foreign_error
 from trainwright.studies.study import Study, StudyRequest
-from trainwright.studies.tuning.joined import WorkerFolder
+from trainwright.studies.tuning.joined_workers import WorkerFolder
+from trainwright.studies.tuning.optuna_storage import lacks_password
 from trainwright.studies.tuning.plan import FROM, SearchConfig, read_search
-from trainwright.studies.tuning.storage import lacks_password
-from trainwright.studies.tuning.study import CONFIG, KIND, Tuning, length_so_far
 from trainwright.studies.tuning.tune import search
+from trainwright.studies.tuning.tuning_view import CONFIG, KIND, Tuning, length_so_far
 from trainwright.studies.tuning.workers import answer_to
 
 log = logging.getLogger("trainwright")
@@ -102,7 +102,7 @@ def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, tr
     question = {key: value for key, value in study.record.question.items() if key != FROM}
     if question != asked.question:
         raise InputError(
-            f"{study.path / CONFIG} is not what study {study.id} was asked any more; put it back, or begin "
+            f"{study.path / CONFIG} has changed since study {study.id} was created; put it back, or begin "
             "another study: trainwright tune CONFIG"
         )
     config = asked.base.resolved.config

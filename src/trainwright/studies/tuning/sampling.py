@@ -30,11 +30,11 @@ from trainwright.records.trials import (
 from trainwright.runs.run_config import read_config
 from trainwright.samplers.base import Observation, Parameter, Space, exists
 from trainwright.studies.study import Json, Study
-from trainwright.studies.tuning.agenda import Agenda, Free, InOrder, Turn
 from trainwright.studies.tuning.goals import Goals
 from trainwright.studies.tuning.plan import SearchPlan
 from trainwright.studies.tuning.pruning import Rungs, hyperband
-from trainwright.studies.tuning.trial import length_key, length_of
+from trainwright.studies.tuning.trial_configs import length_key, length_of
+from trainwright.studies.tuning.trial_order import Free, InOrder, TrialOrder, Turn
 from trainwright.types import Mode
 
 log = logging.getLogger("trainwright")
@@ -47,7 +47,7 @@ class Proposals:
     Args:
         plan: What the trials are a function of.
         log: The log of the study.
-        agenda: The order of the stints.
+        order: The order of the stints.
         before: The number of the first stint that is not done any more; None: all stints are done.
         earlier: The trials of another study, known to all.
     """
@@ -56,11 +56,11 @@ class Proposals:
         self,
         plan: SearchPlan,
         log: TrialLog,
-        agenda: Agenda,
+        order: TrialOrder,
         before: int | None = None,
         earlier: Sequence[Observation] = (),
     ) -> None:
-        self._plan, self._log, self._agenda, self._earlier = plan, log, agenda, earlier
+        self._plan, self._log, self._order, self._earlier = plan, log, order, earlier
         self._before = math.inf if before is None else before
         self._began = time.monotonic()
 
@@ -69,11 +69,11 @@ class Proposals:
 
         A time limit that is reached is a decision, which is written to the log.
         """
-        turn = self._agenda.next(self._log.trials)
+        turn = self._order.next(self._log.trials)
         if turn is None or turn.stint >= self._before or self._log.is_over_time:
             return None
         target, goals = self._plan.tuning.target, self._plan.goals
-        known = self._agenda.known(self._log.trials, turn.stint)
+        known = self._order.known(self._log.trials, turn.stint)
         if any(goals.is_reached(target, ending.value) for ending in known if ending is not None):
             return None
         limit = self._plan.tuning.max_minutes
@@ -103,7 +103,7 @@ class Proposals:
 
     def _seen(self, turn: Turn) -> list[Observation]:
         """Return the earlier trials as the proposal of a trial may know them."""
-        known = self._agenda.known(self._log.trials, turn.stint)[: turn.trial]
+        known = self._order.known(self._log.trials, turn.stint)[: turn.trial]
         return [*self._earlier, *self.observations(self._log.trials, known)]
 
 
@@ -128,7 +128,7 @@ def observation(trial: LoggedTrial, end: Ending | None, goals: Goals | None = No
     return seen._replace(values=values, violations=goals.violations(end))
 
 
-def agenda_of(
+def order_of(
     tuning: TuningConfig,
     config: RunConfig,
     trials: int,
@@ -136,7 +136,7 @@ def agenda_of(
     log: TrialLog,
     mode: Mode,
     recorded: Sequence[Sequence[int]] | None = None,
-) -> Agenda:
+) -> TrialOrder:
     """Return the order of the stints of a study.
 
     The log keeps the numbers of trials that the study has had: of one with rungs, whose order depends on
@@ -166,14 +166,14 @@ def agenda_of(
     return Rungs.plan(cycle, limits, pruner.reduction_factor, horizon, mode)
 
 
-def brackets_in(agenda: Agenda, config: RunConfig) -> dict[str, Any]:
-    """Return what `result.json` says of the brackets of a study with rungs; nothing for one without."""
-    if not isinstance(agenda, Rungs):
+def brackets_in(order: TrialOrder, config: RunConfig) -> dict[str, Any]:
+    """Return the entry of `result.json` on the brackets of a study with rungs; empty for other studies."""
+    if not isinstance(order, Rungs):
         return {}
     unit = {"training.epochs": "epochs", "training.max_steps": "steps"}.get(length_key(config), "rounds")
     brackets = [
         {"first": one.first, "sizes": list(one.sizes), "resources": list(one.resources)}
-        for one in agenda.brackets
+        for one in order.brackets
     ]
     return {"unit": unit, "brackets": brackets}
 

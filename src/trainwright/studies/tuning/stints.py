@@ -44,7 +44,7 @@ from trainwright.runs.trust import of_own_config
 from trainwright.runs.wiring import load_data
 from trainwright.storage.ownership import is_own
 from trainwright.studies.tuning.pruning import Curve, pruning_rule
-from trainwright.studies.tuning.study import resume_command
+from trainwright.studies.tuning.tuning_view import resume_command
 from trainwright.trackers.feed import send_rest
 from trainwright.types import Mode
 

@@ -29,20 +29,19 @@ from trainwright.samplers.base import Space
 from trainwright.samplers.optuna import frozen, importances
 from trainwright.studies.driver import Executor, InProcess, drive
 from trainwright.studies.study import Json, Study, StudyRequest, open_study
-from trainwright.studies.tuning.agenda import Agenda, Turn
 from trainwright.studies.tuning.inputs import TrialInputs
-from trainwright.studies.tuning.joined import JoinedWorkers, leading
+from trainwright.studies.tuning.joined_workers import JoinedWorkers, leading
 from trainwright.studies.tuning.plan import FROM, SearchConfig, SearchPlan, plan_of, read_search
 from trainwright.studies.tuning.results import LoggedPlan, measured
 from trainwright.studies.tuning.sampling import (
     EARLIER,
     Proposals,
-    agenda_of,
     brackets_in,
     check_learns,
     learned,
     observation,
     observations,
+    order_of,
 )
 from trainwright.studies.tuning.stints import (
     Stint,
@@ -53,9 +52,18 @@ from trainwright.studies.tuning.stints import (
     failed_outcome,
     judges_by_curves,
 )
-from trainwright.studies.tuning.study import BEST, CONFIG, KIND, Tuning, counted, going_on, resume_command
-from trainwright.studies.tuning.trial import Threads, TrialConfigs, TrialData, shares_of_gpus
+from trainwright.studies.tuning.trial_configs import Threads, TrialConfigs, TrialData, shares_of_gpus
+from trainwright.studies.tuning.trial_order import TrialOrder, Turn
 from trainwright.studies.tuning.tuner_trials import StudyTrials, make_by_tuner
+from trainwright.studies.tuning.tuning_view import (
+    BEST,
+    CONFIG,
+    KIND,
+    Tuning,
+    counted,
+    going_on,
+    resume_command,
+)
 from trainwright.studies.tuning.workers import WorkerProcesses
 
 log = logging.getLogger("trainwright")
@@ -145,7 +153,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
         self._configs = TrialConfigs(asked.base, plan.tuning, threads)
         self._inputs: TrialInputs
         self._changed: Sequence[str] = ()
-        self._agenda: Agenda
+        self._order: TrialOrder
         self._proposals: Proposals
         self._signals: Signals
         self._executor: Executor[Stint, StintOutcome] | None = None
@@ -176,7 +184,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
         self._inputs.accept(self._changed)
         if self._lifts_limit and self._log.is_over_time:
             self._log.note(kind=LIMIT_LIFTED)
-        self._agenda = agenda_of(
+        self._order = order_of(
             plan.tuning,
             self.resolved.config,
             plan.trials,
@@ -186,7 +194,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
             plan.recorded,
         )
         earlier = observations(self.study.settings(EARLIER))
-        self._proposals = Proposals(plan, self._log, self._agenda, self._before, earlier)
+        self._proposals = Proposals(plan, self._log, self._order, self._before, earlier)
         super().begin(signals, stack)
         self._begun = [trial for trial in self._log.trials if trial.ending is None]
         self._progress.resumed(counted(self._log))
@@ -295,7 +303,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
         """Decide a trial, and create its run."""
         number, trials = turn.trial, self._log.trials
         params = self._proposals.params(turn)
-        stints, running = (LoggedStint(turn.stint),), self._agenda.running(trials, turn.stint)
+        stints, running = (LoggedStint(turn.stint),), self._order.running(trials, turn.stint)
         first = next((trial for trial in trials if trial.params == params and trial.same_as is None), None)
         if first is not None:
             trial = LoggedTrial(number, params, first.run_id, first.number, stints=stints, running=running)
@@ -324,7 +332,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
             self._plan.mode,
             self._plan.tuning.pruner,
             self._curves(stint) if judges_by_curves(self._plan.tuning.pruner) else {},
-            self._agenda.until(stint),
+            self._order.until(stint),
             self._inputs.alike(trial),
             self._inputs.searches_data,
             self._request.allow_change,
@@ -335,7 +343,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
     def _curves(self, stint: int) -> dict[str, list[Sequence[tuple[int, float]]]]:
         """Return the curves of the trials that a stint may know, by status."""
         curves: dict[str, list[Sequence[tuple[int, float]]]] = {"completed": [], "pruned": []}
-        for other, ending in zip(self._log.trials, self._agenda.known(self._log.trials, stint), strict=True):
+        for other, ending in zip(self._log.trials, self._order.known(self._log.trials, stint), strict=True):
             if ending is not None and ending.status in curves and other.same_as is None:
                 curves[ending.status].append(ending.curve)
         return curves
@@ -351,7 +359,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
     def _prune(self) -> None:
         """End the paused trials that do not go on."""
         trackers = [item.type for item in self.resolved.config.tracking]
-        for number in self._agenda.not_promoted(self._log.trials):
+        for number in self._order.not_promoted(self._log.trials):
             for run in self._runs(self._log.trials[number]):
                 prune_paused(RunDir(run), trackers)
             self._log.prune(number)
@@ -400,7 +408,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
             self._plan.space, [observation(trial, trial.ending) for trial in trials], self._plan.mode
         )
         more = {"order": self._plan.tuning.order, "horizon": self._plan.horizon, "importance": of_space}
-        return self._result(final) | more | brackets_in(self._agenda, self.resolved.config)
+        return self._result(final) | more | brackets_in(self._order, self.resolved.config)
 
     def _frozen_trials(self) -> Sequence[Any]:
         ended = list(itertools.takewhile(lambda trial: trial.ending is not None, self._log.trials))

@@ -38,10 +38,10 @@ from trainwright.studies.tuning.stints import (
     failed,
     unfinished,
 )
-from trainwright.studies.tuning.study import FORK, resume_command
-from trainwright.studies.tuning.trial import TrialConfigs, most_threads
+from trainwright.studies.tuning.trial_configs import TrialConfigs, most_threads
 from trainwright.studies.tuning.tuner_worker import WorkerTrainer
-from trainwright.tuners.base import Begun, Point
+from trainwright.studies.tuning.tuning_view import FORK, resume_command
+from trainwright.tuners.base import Point, StartedTrial
 from trainwright.types import Mode
 
 log = logging.getLogger("trainwright")
@@ -73,7 +73,7 @@ class StudyTrials:
 
     @property
     def study(self) -> Study:
-        """The study."""
+        """The study that the trials belong to."""
         return self.inputs.study
 
     # -- what a tuner asks for
@@ -154,7 +154,7 @@ class StudyTrials:
         self.log.note(kind=TIME_LIMIT, before=len(self.log.trials))
         return True
 
-    def begun(self) -> list[Begun]:
+    def begun(self) -> list[StartedTrial]:
         """Return the trials that an earlier process has begun; see `Trials.begun`."""
         replaced = {note["instead_of"] for note in self._forks}
         left = [one for one in self.log.trials if one.ending is None]
@@ -166,7 +166,7 @@ class StudyTrials:
         endings = [(one.params, one.ending) for one in self.log.trials if one.ending is not None]
         return [Observation(params, end.status, end.value, end.curve) for params, end in endings]
 
-    def begin(self, params: Mapping[str, Any] | None = None) -> Begun | None:
+    def begin(self, params: Mapping[str, Any] | None = None) -> StartedTrial | None:
         """Begin a trial; see `Trials.begin`."""
         if self.wanted <= 0:
             return None
@@ -177,7 +177,9 @@ class StudyTrials:
         run = RunDir.create(folder.parent, folder.name, resolved.dump(), settings=resolved.settings)
         return self._begin(LoggedTrial(number, proposed, run.id, stints=(LoggedStint(number),)))
 
-    def fork(self, donor: Begun, at: Point, params: Mapping[str, Any], instead_of: int) -> Begun:
+    def fork(
+        self, donor: StartedTrial, at: Point, params: Mapping[str, Any], instead_of: int
+    ) -> StartedTrial:
         """Begin a trial as a fork of another one's run; see `Trials.fork`."""
         number, parent = len(self.log.trials), RunDir(Path(donor.run))
         config = read_config(parent)
@@ -189,14 +191,14 @@ class StudyTrials:
         self._leaving[instead_of] = None
         return self._begin(LoggedTrial(number, dict(params), run.id, stints=(LoggedStint(number),)))
 
-    def _begin(self, trial: LoggedTrial) -> Begun:
+    def _begin(self, trial: LoggedTrial) -> StartedTrial:
         self.log.begin(trial)
         return self._handed(trial)
 
-    def _handed(self, trial: LoggedTrial) -> Begun:
+    def _handed(self, trial: LoggedTrial) -> StartedTrial:
         starts = {note["trial"]: Point(*note["start"]) for note in self._forks}
         path = (self.study.path.parent / trial.run_id).absolute()
-        return Begun(trial.number, str(path), trial.params, starts.get(trial.number, Point()))
+        return StartedTrial(trial.number, str(path), trial.params, starts.get(trial.number, Point()))
 
     def end(self, number: int, error: str | None = None) -> None:
         """Say that a trial does not go on; see `Trials.end`."""

@@ -26,7 +26,7 @@ from trainwright.records.trials import read_trials
 from trainwright.runs.data.shared import sharing_data
 from trainwright.studies.tuning.stints import Stint, curve_of, failure, train
 from trainwright.studies.tuning.workers import WorkerProcess, received
-from trainwright.tuners.base import Begun, Point, Report
+from trainwright.tuners.base import Point, Report, StartedTrial
 from trainwright.types import Mode
 
 Answer = Literal["keep", "pause"]
@@ -62,10 +62,10 @@ class WorkerTrainer:
     allow_change: bool = False
     path: list[str] = field(default_factory=lambda: _before_python(sys.path))
     _worker: WorkerProcess | None = field(default=None, repr=False)
-    _trial: Begun | None = field(default=None, repr=False)  # that the worker trains
+    _trial: StartedTrial | None = field(default=None, repr=False)  # that the worker trains
     _waits: bool = field(default=False, repr=False)  # at an evaluation
 
-    def go_on(self, trial: Begun, after: Point) -> Report:
+    def go_on(self, trial: StartedTrial, after: Point) -> Report:
         """Train a trial up to the next evaluation; see `Trainer.go_on`."""
         run = RunDir(Path(trial.run))
         if not run.config_file.exists():
@@ -101,7 +101,7 @@ class WorkerTrainer:
         """Return whether a run has ended, and has no evaluation after a point."""
         return self._trial is None and run.status() in FINAL and self._known(run, at) is None
 
-    def _advance(self, trial: Begun) -> dict[str, Any]:
+    def _advance(self, trial: StartedTrial) -> dict[str, Any]:
         """Let the worker train on, and return what it says next."""
         if self._worker is None:
             self._worker = WorkerProcess.start(
@@ -125,7 +125,7 @@ class WorkerTrainer:
             self._worker.send("keep")
         return self._read()
 
-    def _earlier(self, trial: Begun) -> str | None:
+    def _earlier(self, trial: StartedTrial) -> str | None:
         """Return a run of an earlier trial, whose data and code this one must have, if there is any."""
         folder = Path(trial.run).parent
         for other in read_trials(folder / self.study_id)[: trial.number] if self.shares_inputs else ():
@@ -156,7 +156,7 @@ class WorkerTrainer:
             raise TrainingError(f"the process that trains has ended {how}")
         return message
 
-    def commit(self, trial: Begun, at: Point) -> Point:
+    def commit(self, trial: StartedTrial, at: Point) -> Point:
         """Commit a trial; see `Trainer.commit`."""
         run = RunDir(Path(trial.run))
         if at == trial.start or run.status() in FINAL:

@@ -22,9 +22,9 @@ from trainwright.errors import TrainwrightError
 from trainwright.records.status import Ended
 from trainwright.runs.data.shared import sharing_data
 from trainwright.studies.driver import log_warnings_once
-from trainwright.studies.tuning.joined import LEFT, JoinedWorker, JoinedWorkers
+from trainwright.studies.tuning.joined_workers import LEFT, JoinedWorker, JoinedWorkers
 from trainwright.studies.tuning.stints import Stint, StintOutcome, failure, train, unfinished
-from trainwright.studies.tuning.trial import visible_gpus
+from trainwright.studies.tuning.trial_configs import visible_gpus
 
 _POLL_SECONDS = 0.2  # between two checks whether a signal has come
 _MOST_DEATHS = 3  # of workers at one stint, after which its trial has failed
@@ -292,7 +292,7 @@ class WorkerProcess:
             self.process.send_signal(signal.SIGTERM)
 
     def end(self) -> str:
-        """Close the pipes, wait for the end of the process, and return in words how it has ended."""
+        """Close the pipes, wait for the process to exit, and return a description of its end."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()

@@ -222,7 +222,7 @@ def _holds_objects(name: str, value: Any) -> bool:
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Return what an object holds, in slots, too."""
+    """Return the attributes of an object, including those in slots."""
     slots = (getattr(one, "__slots__", ()) for one in type(value).__mro__)
     names = [name for one in slots for name in ([one] if isinstance(one, str) else one)]
     held = {name: getattr(value, name) for name in names if name != "__dict__" and hasattr(value, name)}

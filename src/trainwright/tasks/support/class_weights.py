@@ -41,7 +41,7 @@ def of_classes(weights: Mapping[str, float], info: DataInfo, key: str) -> Array:
 
 
 def _spellings(label: Any) -> set[str]:
-    """Return the keys of a config that mean a label: `1` and `1.0`, `true` and `True`."""
+    """Return the config keys that stand for a label: `1` and `1.0`, `true` and `True`."""
     plain = label.item() if isinstance(label, np.generic) else label
     spellings = {str(plain)}
     if isinstance(plain, bool):

@@ -150,7 +150,7 @@ class Feeder:
 
 
 class _Batch:
-    """The points that are sent together, and the state after that."""
+    """The points of one call, and the feeder's state after it."""
 
     def __init__(self, state: State, wants_histograms: bool) -> None:
         self.points: list[Point] = []

@@ -59,7 +59,7 @@ def _knows_studies(name: str) -> bool:
 
 
 def main() -> None:
-    """Tell the trackers on standard input."""
+    """Report the end of a study to the trackers that standard input lists."""
     from trainwright.trackers.feed.__main__ import connect
 
     request = json.load(sys.stdin)

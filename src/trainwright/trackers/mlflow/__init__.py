@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -21,9 +22,10 @@ from trainwright.redact import redacted_value
 from trainwright.require import require
 from trainwright.trackers.base import DatasetCard, Histogram, Point, RunCard, StudyCard
 from trainwright.trackers.mlflow.store import client_of
-from trainwright.trackers.mlflow.studies import PARENT, parent_run
 
-RUN_ID = "trainwright.run_id"
+RUN_ID, STUDY_ID = "trainwright.run_id", "trainwright.study_id"
+PARENT = "mlflow.parentRunId"
+_LOCK = "mlflow.lock"
 MODEL_ID, MODEL_DIGEST = "trainwright.model_id", "trainwright.model_digest"
 DIGEST_LENGTH = 36  # characters of a dataset's digest; MLflow takes no more
 STATUS = {
@@ -225,8 +227,13 @@ class MlflowTracker:
         return self._client.create_run(experiment, tags=tags, run_name=self._params.run_name or run.run_id)
 
     def _parent(self, experiment: str, study: str, folder: Path) -> str:
-        """Return MLflow's run of a study."""
-        return parent_run(self._client, experiment, study, folder, self._tags)
+        """Return the id of MLflow's run of a study, which is found by its tag, or created."""
+        with _locked(folder):
+            tagged = f"tags.`{STUDY_ID}` = '{study}'"
+            if matches := self._client.search_runs([experiment], tagged, max_results=1):
+                return str(matches[0].info.run_id)
+            tags = {STUDY_ID: study, "mlflow.source.name": "trainwright", **self._tags}
+            return str(self._client.create_run(experiment, tags=tags, run_name=study).info.run_id)
 
     def end_study(self, study: StudyCard) -> None:
         """Record how a study has ended, with its best trial's metrics, and its report.
@@ -313,6 +320,14 @@ class MlflowTracker:
         except Exception as error:
             self._stop_monitor()
             raise TrackerError(f"MLflow at {self._uri}: {_cause(error)}") from error
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep out the other processes of a study, on all machines that share its folder."""
+    with (folder / _LOCK).open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _allowed(name: str) -> str:

@@ -154,7 +154,7 @@ def _outputs(info: DataInfo) -> list[Json]:
 
 
 def _example(preparation: TabularPreparation) -> Json | None:
-    """Return a made-up row, by column, that the preparation takes; None if it takes none that we can make."""
+    """Return an artificial row, by column, that the preparation accepts; None if none can be made."""
     row = {column.name: column.example for column in preparation.columns}
     try:
         preparation.features([row])

@@ -9,7 +9,7 @@ from typing import Any
 
 from ray import tune
 
-from trainwright.tuners.base import Begun, Point, Trainer
+from trainwright.tuners.base import Point, StartedTrial, Trainer
 
 TRIAL = "trial"  # in the config that Ray has of a trial: which one of the study it is
 OBJECTIVE, EVALUATION, STEP, ERROR = "objective", "evaluation", "step", "error"
@@ -63,13 +63,13 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         self._trainer.close()
 
 
-def trial_of(config: dict[str, Any]) -> Begun:
+def trial_of(config: dict[str, Any]) -> StartedTrial:
     """Return the trial of a config."""
     plain = config[TRIAL]
-    return Begun(plain["number"], plain["run"], plain["params"], Point(*plain["start"]))
+    return StartedTrial(plain["number"], plain["run"], plain["params"], Point(*plain["start"]))
 
 
-def config_of(trial: Begun) -> dict[str, Any]:
+def config_of(trial: StartedTrial) -> dict[str, Any]:
     """Return the config with which Ray starts a trial."""
     plain = {**trial._asdict(), "params": dict(trial.params), "start": list(trial.start)}
     return {TRIAL: plain}

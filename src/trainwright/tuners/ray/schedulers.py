@@ -8,14 +8,14 @@ from typing import Any
 from ray.tune import schedulers
 
 from trainwright.samplers.base import Observation
-from trainwright.tuners.base import Begun, Trials
+from trainwright.tuners.base import StartedTrial, Trials
 from trainwright.tuners.ray.actor import EVALUATION, OBJECTIVE, TRIAL, commit_of, config_of, trial_of
 from trainwright.tuners.ray.params import AshaScheduler, HyperbandScheduler, PbtScheduler, Scheduler
 from trainwright.tuners.ray.space import decoded, encoded, mutation
 from trainwright.types import Mode
 
 
-def made(options: Scheduler, trials: Trials, waiting: list[Begun]) -> Any:
+def made(options: Scheduler, trials: Trials, waiting: list[StartedTrial]) -> Any:
     """Return the scheduler that is asked for.
 
     Args:
@@ -49,15 +49,15 @@ def _teach(scheduler: Any, ended: list[Observation]) -> None:
 class Population(schedulers.PopulationBasedTraining):  # type: ignore[misc]
     """Population based training: a trial that exploits another one becomes a fork of its run."""
 
-    def __init__(self, trials: Trials, waiting: list[Begun], mode: Mode, **options: Any) -> None:
+    def __init__(self, trials: Trials, waiting: list[StartedTrial], mode: Mode, **options: Any) -> None:
         super().__init__(mode=mode, **options)
         self._study, self._waiting = trials, waiting
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """Make the run of a trial, or give it one of an earlier process."""
-        begun = self._waiting.pop(0) if self._waiting else self._study.begin()
-        assert begun is not None, "Ray is asked for as many trials as are wanted"
-        trial.config.update(encoded(self._study.space, begun.params), **config_of(begun))
+        started = self._waiting.pop(0) if self._waiting else self._study.begin()
+        assert started is not None, "Ray is asked for as many trials as are wanted"
+        trial.config.update(encoded(self._study.space, started.params), **config_of(started))
         super().on_trial_add(tune_controller, trial)
 
     def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:

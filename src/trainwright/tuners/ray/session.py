@@ -1,4 +1,4 @@
-"""A Ray of a study: start or join it, let it search, and end it."""
+"""The Ray cluster of a study: start or join it, search on it, and shut it down."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ray.tune.search.optuna import OptunaSearch
 
 from trainwright.errors import OF_DISKS, CheckpointError, InputError, TrainingError
 from trainwright.process.environ import temporary_environment
-from trainwright.tuners.base import Begun, Trials
+from trainwright.tuners.base import StartedTrial, Trials
 from trainwright.tuners.ray import schedulers
 from trainwright.tuners.ray.actor import ERROR, EVALUATION, OBJECTIVE, TrialActor, config_of, trial_of
 from trainwright.tuners.ray.folders import own_folder
@@ -52,13 +52,15 @@ def run(params: RayParams, trials: Trials) -> None:
     with temporary_environment(settings), _joined(params), _removed(storage):
         hooks = _Hooks(trials)
         if isinstance(params.scheduler, PbtScheduler):  # its population is all there from the start
-            while (begun := trials.begin()) is not None:
-                waiting.append(begun)
+            while (started := trials.begin()) is not None:
+                waiting.append(started)
         _search(params, trials, waiting, hooks, storage)
         hooks.finish()
 
 
-def _search(params: RayParams, trials: Trials, waiting: list[Begun], hooks: _Hooks, storage: Path) -> None:
+def _search(
+    params: RayParams, trials: Trials, waiting: list[StartedTrial], hooks: _Hooks, storage: Path
+) -> None:
     count, evolves = len(waiting) + trials.wanted, isinstance(params.scheduler, PbtScheduler)
     scheduler = schedulers.made(params.scheduler, trials, waiting)
     actor = tune.with_parameters(TrialActor, trainer=trials.trainer)
@@ -198,7 +200,7 @@ class _Stop(_Unsaved, tune.Stopper):  # type: ignore[misc]
 class _Proposals(Searcher):  # type: ignore[misc]
     """Propose trials to Ray: first those of an earlier process, then new ones."""
 
-    def __init__(self, kind: str, trials: Trials, waiting: list[Begun], hooks: _Hooks) -> None:
+    def __init__(self, kind: str, trials: Trials, waiting: list[StartedTrial], hooks: _Hooks) -> None:
         super().__init__(metric=OBJECTIVE, mode=trials.mode)
         self._trials, self._waiting, self._hooks = trials, waiting, hooks
         self._optuna = _optuna(trials) if kind == "optuna" else None
@@ -206,17 +208,17 @@ class _Proposals(Searcher):  # type: ignore[misc]
 
     def suggest(self, trial_id: str) -> Any:
         """Return the config of a trial; None: no trial begins any more."""
-        begun: Begun | None = None
+        started: StartedTrial | None = None
         with self._hooks.caught():
             if self._waiting:
-                begun = self._waiting.pop(0)
+                started = self._waiting.pop(0)
             elif self._optuna is None:
-                begun = self._trials.begin()
+                started = self._trials.begin()
             elif self._trials.wanted:
                 space = self._trials.space
                 self._asked.add(trial_id)
-                begun = self._trials.begin(decoded(space, self._optuna.suggest(trial_id)))
-        return config_of(begun) if begun is not None else Searcher.FINISHED
+                started = self._trials.begin(decoded(space, self._optuna.suggest(trial_id)))
+        return config_of(started) if started is not None else Searcher.FINISHED
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Tell Optuna of an evaluation."""

@@ -66,7 +66,7 @@ def build(type_name: str, params: Mapping[str, Any], info: DataInfo) -> torch.nn
 
 
 def _check_data(type_name: str, info: DataInfo) -> None:
-    """Check that the data are what a model of transformers takes.
+    """Check that the data suit a model of transformers.
 
     Raises:
         ModelError: They have no tokens, or are for another task.

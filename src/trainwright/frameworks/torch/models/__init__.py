@@ -105,7 +105,7 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
 
 
 def _of_tokens(info: DataInfo) -> dict[str, Any]:
-    """Return what data of tokens know of them."""
+    """Return the arguments that follow from token data."""
     if INPUT_IDS not in info.inputs:
         return {}
     tokens = info.vocab_size or (info.outputs if task_for(info).generates_text else 0)
@@ -116,7 +116,7 @@ def _check_tokens(type_name: str, known: Collection[str]) -> None:
     """Check that a model of tokens can be built.
 
     Raises:
-        ModelError: The data have none, or it is not known how many different ones there are.
+        ModelError: The data have none, or the size of the vocabulary is unknown.
     """
     if "context_length" not in known:
         raise ModelError(
@@ -125,15 +125,14 @@ def _check_tokens(type_name: str, known: Collection[str]) -> None:
         )
     if "vocab_size" not in known:
         raise ModelError(
-            f"model {type_name}: the data do not say how many different tokens {INPUT_IDS} have; give "
-            "model.vocab_size"
+            f"model {type_name}: cannot infer the vocabulary size from {INPUT_IDS}; set model.vocab_size"
         )
 
 
 def _added(
     accepted: Mapping[str, inspect.Parameter], known: Mapping[str, Any], params: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments that the data know, where a constructor has them and `params` does not."""
+    """Return the constructor arguments that the data determine and `params` leaves open."""
     added = {name: value for name, value in known.items() if name in accepted and name not in params}
     for name, parameter in accepted.items():
         meant = next((one for one, names in _SIZES.items() if name in names), None)
@@ -145,7 +144,7 @@ def _added(
 
 
 def _advice(make: Any, params: Mapping[str, Any]) -> str:
-    """Return what to do about arguments that a constructor does not take, or lacks."""
+    """Return advice on unknown or missing constructor arguments."""
     names = [
         one.name for one in inspect.signature(make).parameters.values() if one.kind is not one.VAR_KEYWORD
     ]
@@ -159,7 +158,7 @@ def _advice(make: Any, params: Mapping[str, Any]) -> str:
 
 
 def find_model(type_name: str) -> Any:
-    """Return what makes a model: one of ours, or what an import path names.
+    """Return the callable that builds a model: a built-in one, or that of an import path.
 
     Raises:
         ModelError: It cannot be imported.

@@ -57,7 +57,7 @@ def build_optimizer(
         sparse: Names of the modules whose gradients are sparse.
 
     Raises:
-        ModelError: The optimizer refuses its options, or sparse gradients; or a pattern matches nothing.
+        ModelError: The optimizer rejects its options, or sparse gradients; or a pattern matches nothing.
     """
     if sparse:
         _refuse_dense_only(config, sparse)
@@ -79,7 +79,7 @@ def build_optimizer(
         return _CLASSES[name](groups, lr=rate, **options)
     except (ValueError, RuntimeError) as error:
         listed = ", ".join(f"{key}={value}" for key, value in config.optimizer.params.items())
-        raise ModelError(f"training.optimizer: {name} refuses its options ({listed}): {error}") from error
+        raise ModelError(f"training.optimizer: {name} rejects its options ({listed}): {error}") from error
 
 
 def _refuse_dense_only(config: TrainingConfig, sparse: Sequence[str]) -> None:

@@ -28,7 +28,7 @@ def build_custom(path: str, groups: Sequence[Group], training: TrainingConfig) -
     """Build the optimizer that an import path names.
 
     Raises:
-        ModelError: It cannot be imported, is no optimizer, refuses its options, or needs a closure.
+        ModelError: It cannot be imported, is no optimizer, rejects its options, or needs a closure.
     """
     key, options = "training.optimizer", dict(training.optimizer.params)
     try:
@@ -55,7 +55,7 @@ def build_custom(path: str, groups: Sequence[Group], training: TrainingConfig) -
     except Exception as error:
         listed = ", ".join(training.optimizer.params)
         raise ModelError(
-            f"{key}: {path} refuses its options ({listed}): {type(error).__name__}: {error}"
+            f"{key}: {path} rejects its options ({listed}): {type(error).__name__}: {error}"
         ) from error
     return optimizer
 
@@ -104,7 +104,7 @@ class CustomOptimizerState:
         }
 
     def attribute_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors in the attributes."""
+        """Return the tensors in the optimizer's attributes, for a file of the checkpoint."""
         return self._attributes.files()[1]
 
     def restore(self, values: Json, tensors: Mapping[str, Tensor], attributes: Mapping[str, Tensor]) -> None:

@@ -35,7 +35,7 @@ class TorchSchedule:
         """Return the learning rate by step.
 
         Raises:
-            ModelError: The scheduler refuses its options, needs more than the step, or varies more than the
+            ModelError: The scheduler rejects its options, needs more than the step, or varies more than the
                 learning rate.
         """
         skip_compiler_import()

@@ -101,7 +101,7 @@ def _problems(measured: dict[str, Any]) -> list[str]:
 
 
 def here() -> dict[str, Any]:
-    """Measure as one of the processes that a launcher has started; return nothing but in the main one.
+    """Run the check in a launched process; only rank 0 returns the result.
 
     Raises:
         WorldError: The processes do not find each other; the message says what to check.

@@ -71,7 +71,7 @@ def _start_again(distributed: DistributedConfig, command: Sequence[str], folder:
             died = deaths([one.exitcode for one in error.failures.values()])
             number = distributed.processes(number - died)
         log.warning(
-            "a process has %s: all begin again from the newest commit, in %s (restart %d of %d)",
+            "a process %s; restarting all of them from the newest commit, in %s (restart %d of %d)",
             "died" if died else "failed",
             "1 process" if number == 1 else f"{number} processes",
             restart + 1,

@@ -22,7 +22,7 @@ class Stopwatch:
         self._marks: list[Any] = []
 
     def mark(self) -> None:
-        """Mark a start or an end, by turns."""
+        """Record an event; calls alternate between start and end."""
         if self._is_cuda:
             mark: Any = torch.cuda.Event(enable_timing=True)
             mark.record()

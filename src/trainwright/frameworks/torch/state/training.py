@@ -10,7 +10,7 @@ A checkpoint has up to four files:
                             `get_extra_state`), `strides` (JSON: strides of tensors not in row-major order),
                             `changes` (JSON: how training changed the module's structure; see `structure`),
                             `architecture` (JSON: the configuration of a model of transformers)
-    loss.safetensors        only if needed: what training changed in losses of the user's; see `own_state`
+    loss.safetensors        only if needed: what training changed in custom losses; see `state.custom`
 
 Where several processes save, each has files of its own, such as `optimizer.1.safetensors`, with the tensors,
 and blocks of tensors, that it owns.

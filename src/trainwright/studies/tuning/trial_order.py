@@ -1,4 +1,4 @@
-"""The order of a study's stints, and what each of them may know of those before it.
+"""The order of a study's stints, and the results of earlier ones that each of them may use.
 
 Stint n is decided when the stints up to n - horizon have ended, from their results and from the parameters of
 all trials before it; or, in free order, when a worker is free, from what has ended by then.
@@ -21,7 +21,7 @@ class Turn(NamedTuple):
     trial: int
 
 
-class Agenda(Protocol):
+class TrialOrder(Protocol):
     """The order of the stints of a study."""
 
     def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
@@ -31,7 +31,7 @@ class Agenda(Protocol):
         """Return the trials whose results a stint does not know, if that depends on the clock; else None."""
 
     def known(self, trials: Sequence[LoggedTrial], stint: int) -> list[Ending | None]:
-        """Return, for each trial, the ending that a stint may know; None: none yet."""
+        """Return, for each trial, the ending that a stint may depend on; None: none yet."""
 
     def until(self, stint: int) -> TrainingShare | None:
         """Return after which share of its training a stint pauses; None: it trains to the end."""
@@ -41,27 +41,27 @@ class Agenda(Protocol):
 
 
 class ByHorizon:
-    """An agenda in which a stint knows the results of the stints up to `horizon` before it."""
+    """An order in which a stint knows the results of the stints up to `horizon` before it."""
 
     horizon: int
 
-    def running(self, trials: Sequence[LoggedTrial], stint: int) -> None:  # noqa: ARG002 - as in `Agenda`
+    def running(self, trials: Sequence[LoggedTrial], stint: int) -> None:  # noqa: ARG002 - as in `TrialOrder`
         """Return None: the number of the stint says what it knows."""
         return
 
     def known(self, trials: Sequence[LoggedTrial], stint: int) -> list[Ending | None]:
-        """Return what a stint may know; see `Agenda.known`."""
+        """Return the endings that a stint may depend on; see `TrialOrder.known`."""
         return [known_ending(trials, trial, stint - self.horizon) for trial in trials]
 
 
 class WholeTrials:
-    """An agenda in which each trial is one stint, which has the trial's number."""
+    """An order in which each trial is one stint, which has the trial's number."""
 
-    def until(self, stint: int) -> TrainingShare | None:  # noqa: ARG002 - as in `Agenda`
+    def until(self, stint: int) -> TrainingShare | None:  # noqa: ARG002 - as in `TrialOrder`
         """Return None: a stint trains to the end."""
         return None
 
-    def not_promoted(self, trials: Sequence[LoggedTrial]) -> list[int]:  # noqa: ARG002 - as in `Agenda`
+    def not_promoted(self, trials: Sequence[LoggedTrial]) -> list[int]:  # noqa: ARG002 - as in `TrialOrder`
         """Return an empty list: no trial pauses."""
         return []
 
@@ -74,7 +74,7 @@ class InOrder(WholeTrials, ByHorizon):
     horizon: int
 
     def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
-        """Return the next trial if it can be decided; see `Agenda.next`."""
+        """Return the next trial if it can be decided; see `TrialOrder.next`."""
         number = len(trials)
         if number >= self.count or not all_ended(trials, up_to=number - self.horizon):
             return None
@@ -93,7 +93,7 @@ class Free(WholeTrials):
     recorded: Sequence[Sequence[int]] | None = None
 
     def next(self, trials: Sequence[LoggedTrial]) -> Turn | None:
-        """Return the next trial if it can be decided; see `Agenda.next`."""
+        """Return the next trial if it can be decided; see `TrialOrder.next`."""
         number = len(trials)
         if number >= self.count:
             return None
@@ -103,7 +103,7 @@ class Free(WholeTrials):
         return Turn(number, number)
 
     def running(self, trials: Sequence[LoggedTrial], stint: int) -> tuple[int, ...]:
-        """Return the trials that had not ended when the stint was decided; see `Agenda.running`."""
+        """Return the trials that had not ended when the stint was decided; see `TrialOrder.running`."""
         if stint < len(trials):
             return trials[stint].running or ()
         if self.recorded is not None:
@@ -111,7 +111,7 @@ class Free(WholeTrials):
         return tuple(trial.number for trial in trials if trial.ending is None)
 
     def known(self, trials: Sequence[LoggedTrial], stint: int) -> list[Ending | None]:
-        """Return what a stint may know; see `Agenda.known`."""
+        """Return the endings that a stint may depend on; see `TrialOrder.known`."""
         hidden = {*self.running(trials, stint), *range(stint, len(trials))}
         return [None if trial.number in hidden else trial.ending for trial in trials]
 

@@ -117,7 +117,7 @@ class JoinedWorker:
         return bool(self.unfinished) and all(self.unfinished[key] == plain[key] for key in known)
 
     def read(self) -> Json | None:
-        """Return its answer to the newest order, if there is one."""
+        """Return the worker's answer to the newest order, if there is one."""
         answer = _read(self.path / _ANSWER)
         return answer if answer.get("order") == self.order else None
 

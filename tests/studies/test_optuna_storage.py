@@ -14,9 +14,9 @@ from study_configs import TOY
 from trainwright.config.tuning import SQLITE
 from trainwright.errors import ConfigError
 from trainwright.records.trials import read_trials
-from trainwright.studies.tuning import storage
-from trainwright.studies.tuning.storage import FILE
-from trainwright.studies.tuning.study import Tuning
+from trainwright.studies.tuning import optuna_storage
+from trainwright.studies.tuning.optuna_storage import FILE
+from trainwright.studies.tuning.tuning_view import Tuning
 
 TUNED: dict[str, Any] = {
     **TOY,
@@ -53,7 +53,7 @@ def test_a_server_that_is_killed_and_comes_back_has_all_trials(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It is there for the first trial, away for the next three, and has at the end what the file would have."""
-    monkeypatch.setattr(storage, "_SECONDS", 0.0)  # it is written to after each trial
+    monkeypatch.setattr(optuna_storage, "_SECONDS", 0.0)  # it is written to after each trial
     monkeypatch.setenv("DATABASE_PASSWORD", "open%20sesame")
 
     def watch(trial: Mapping[str, Any]) -> None:
@@ -71,7 +71,7 @@ def test_a_server_that_is_killed_and_comes_back_has_all_trials(
     on_server = seen(study, postgres.url())
     assert [number for number, *_ in on_server] == [0, 1, 2, 3, 4]
 
-    storage.Projector(study.path, {"val_accuracy": "max"}).write(*_frozen(study))
+    optuna_storage.Projector(study.path, {"val_accuracy": "max"}).write(*_frozen(study))
     assert on_server == seen(study, f"sqlite:///{study.path}/{FILE}")
 
 

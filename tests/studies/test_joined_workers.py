@@ -17,10 +17,10 @@ from trainwright.errors import InputError, RunLockedError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import TrialLog, read_trials
 from trainwright.studies.study import Study
-from trainwright.studies.tuning import joined, tune
-from trainwright.studies.tuning.joined import WorkerFolder, leading
+from trainwright.studies.tuning import joined_workers, tune
+from trainwright.studies.tuning.joined_workers import WorkerFolder, leading
 from trainwright.studies.tuning.stints import train
-from trainwright.studies.tuning.study import Tuning
+from trainwright.studies.tuning.tuning_view import Tuning
 from trainwright.studies.tuning.workers import WorkerProcesses, answer_to
 
 TUNED: dict[str, Any] = {
@@ -102,7 +102,7 @@ def test_workers_that_join_do_the_trials(alone: Tuning, others: Others, tmp_path
     assert study.digest == alone.digest
     assert sorted(others.done) == [1, 2, 3, 4]
     assert read_trials(study.path)[1].number == 1
-    assert len(list((study.path / joined.FOLDER).iterdir())) == 1, "of the worker that has not left"
+    assert len(list((study.path / joined_workers.FOLDER).iterdir())) == 1, "of the worker that has not left"
 
 
 def test_the_trial_of_a_dead_worker_goes_on_from_its_checkpoint(
@@ -149,12 +149,12 @@ def test_a_new_leader_lets_a_worker_end_the_trial_that_it_does(
     with pytest.raises(Killed):
         trainwright.tune(TUNED, runs_dir=tmp_path, watch=watch)
     (study,) = tmp_path.glob("*/tune-*")
-    order = (next((study / joined.FOLDER).iterdir()) / "job.json").read_text()
+    order = (next((study / joined_workers.FOLDER).iterdir()) / "job.json").read_text()
     others.acts[:] = [lambda: end(worker[0])]
 
     def end(folder: WorkerFolder) -> None:
         assert folder.next_stint() is None, "it is not asked again"
-        assert (next((study / joined.FOLDER).iterdir()) / "job.json").read_text() == order
+        assert (next((study / joined_workers.FOLDER).iterdir()) / "job.json").read_text() == order
         folder.answer(answer_to(given[0]))
         others.acts.clear()
         others.work(folder)
@@ -198,10 +198,10 @@ def test_a_second_leader_is_told_how_to_join(tmp_path: Path) -> None:
 def test_a_leader_elsewhere_whose_lock_is_not_seen_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joined, "_BEAT", 0.01)
-    monkeypatch.setattr(joined, "_SILENCE", 0.2)
+    monkeypatch.setattr(joined_workers, "_BEAT", 0.01)
+    monkeypatch.setattr(joined_workers, "_SILENCE", 0.2)
     with leading(tmp_path):
-        monkeypatch.setattr(joined, "is_of_this_machine", lambda writer: False)
+        monkeypatch.setattr(joined_workers, "is_of_this_machine", lambda writer: False)
         with pytest.raises(InputError, match="whose lock does not reach this machine"), leading(tmp_path):
             pass
     assert not [one for one in threading.enumerate() if one.name == "trainwright-leader"]
