@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from trainwright.config import load
+from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import Objects
 from trainwright.runs.wiring import build
@@ -28,7 +29,7 @@ class Member(World):
     def gather(self, value: Any) -> list[Any]:
         """Keep the value."""
         self.told += value
-        return []
+        return [[] for _ in range(self.size)]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
@@ -42,8 +43,9 @@ def test_all_processes_make_as_many_forward_passes(size: int) -> None:
     told = []
     for rank in range(size):
         passes.append(0)
-        live._world = Member(rank, size)
-        told.append([*live.predict(split), *live._world.told])
+        member = Member(rank, size)
+        live._strategy = Strategy(member)
+        told.append([*live.predict(split), *member.told])
     assert set(passes) == {-(-len(whole) // size)}
     parts = [told[i % size][i // size] for i in range(len(whole))]
     assert sum(map(len, told)) == len(whole)
