@@ -71,6 +71,10 @@ class World:
         """Return the values of all processes, by rank; they must be small and picklable."""
         return [value]
 
+    def to_main(self, value: T) -> list[T]:
+        """Return the values of all processes, by rank, in the main one; the others need not get any."""
+        return self.gather(value)
+
     def from_main(self, function: Callable[[], T]) -> T:
         """Call a function in the main process, and return its value in every one.
 

@@ -419,8 +419,9 @@ class Same(World):
     def gather(self, value: Any) -> list[Any]:
         if value == "0":
             return list(self.data) or ["0"] * len(self._numbers)
-        assert value == hashed([state(self._numbers[0])])
-        return [hashed([state(number)]) for number in self._numbers]
+        records = [hashed([state(number)])[0] for number in self._numbers]
+        assert value == (records[0], False), "nothing is divided"
+        return [(one, False) for one in records]
 
 
 def state(number: int) -> NamedBuffer:

@@ -18,7 +18,7 @@ def state_records(learner: Learner, world: World, *, weights_only: bool = False)
     if world.size == 1:
         return records
     known: dict[str, TensorRecord] = {}
-    gathered = world.gather((records, parts))
+    gathered = world.gather((records, bool(parts)))
     others: dict[int, str] = {}  # the first tensor that differs, by process
     for rank, (theirs, _) in enumerate(gathered):
         for record in theirs:
@@ -30,7 +30,12 @@ def state_records(learner: Learner, world: World, *, weights_only: bool = False)
             f"{next(iter(others.values()))}; compare the versions of packages and the processors of their "
             "machines"
         )
-    return [*known.values(), *join_parts(part for _, some in gathered for part in some)]
+    if not any(has_parts for _, has_parts in gathered):
+        return list(known.values())
+    # The main process hashes the chunks that blocks share: their bytes go nowhere else.
+    of_all = world.to_main(parts)
+    joined = world.from_main(lambda: join_parts(part for some in of_all for part in some))
+    return [*known.values(), *joined]
 
 
 def weights_digest(learner: Learner, world: World) -> str:

@@ -98,6 +98,12 @@ class ProcessGroup(World):
         self._collective(lambda: dist.all_gather_object(values, value))
         return values
 
+    def to_main(self, value: T) -> list[T]:
+        """Return the values of all processes, by rank, in the main one; none in the others."""
+        values: list[Any] | None = [None] * self.size if self.is_main else None
+        self._collective(lambda: dist.gather_object(value, values))
+        return values or []
+
     def from_main(self, function: Callable[[], T]) -> T:
         """Call a function in the main process, and return its value, or raise its exception, in every one."""
         answer: list[Any] = [None]
