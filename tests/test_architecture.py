@@ -63,7 +63,7 @@ LAYERS = (
         "config",
         "order",
         "digest",
-        "safe_open",
+        "safe_files",
         "require",
         "redact",
         "types",

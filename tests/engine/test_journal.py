@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright import digest
+from trainwright import safe_files
 from trainwright.engine import journal
 from trainwright.engine.journal import Journal
 from trainwright.records import journal as records_journal
@@ -144,7 +144,7 @@ def test_a_segment_has_a_durable_name_from_its_start(tmp_path: Path, monkeypatch
     def spy(folder: Path) -> None:
         synced.append((folder.name, sorted(path.name for path in folder.iterdir())))
 
-    monkeypatch.setattr(digest, "fsync_folder", spy)  # `make_folders` calls this one
+    monkeypatch.setattr(safe_files, "fsync_folder", spy)  # `make_folders` calls this one
     monkeypatch.setattr(journal, "fsync_folder", spy)
     Journal(tmp_path / "run" / "journal", 1, 0).close()
     assert synced[-3:] == [("run", ["journal"]), (tmp_path.name, ["run"]), ("journal", ["0001.jsonl"])]

@@ -12,11 +12,11 @@ import pytest
 import trainwright
 from small_runs import SMALL, preempted
 from trainwright.cli.boundary import run as command
-from trainwright.digest import write_atomically, write_file
+from trainwright.digest import write_file
 from trainwright.errors import TrainwrightError
 from trainwright.reports.html import write_report
 from trainwright.runs.run import Run
-from trainwright.safe_open import open_regular
+from trainwright.safe_files import open_regular, write_atomically
 from trainwright.trackers.feed.state import State
 
 LINK = "it is a symbolic link, which is not followed"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from trainwright import digest
+from trainwright import safe_files
 from trainwright.errors import CheckpointError, InputError, RunGoneError
 from trainwright.process.machine import machine_id
 from trainwright.stores import local
@@ -23,7 +23,7 @@ from trainwright.testing.store_suite import StoreSuite
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """Return the list of fsynced folders."""
     seen: list[Path] = []
-    for module in (digest, local):
+    for module in (safe_files, local):
         monkeypatch.setattr(module, "fsync_folder", seen.append)
     return seen
 

@@ -12,7 +12,7 @@ from trainwright.config import load as load_resolved
 from trainwright.config.tree import Problems
 from trainwright.errors import ConfigError
 from trainwright.runs.catalog import Catalog
-from trainwright.safe_open import usable_path
+from trainwright.safe_files import usable_path
 
 if TYPE_CHECKING:
     from trainwright.datasets.tables.typed import ColumnKind

@@ -14,7 +14,7 @@ from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import passed_objects, require_objects
 from trainwright.runs.run import Run
 from trainwright.runs.workdir import reading, working_directory
-from trainwright.safe_open import usable_path
+from trainwright.safe_files import usable_path
 
 if TYPE_CHECKING:
     from trainwright.inference.file_predictions import PredictionColumns, Written

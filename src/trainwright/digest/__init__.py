@@ -23,7 +23,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from trainwright.safe_open import open_regular, refuse_links
+from trainwright.safe_files import open_regular
 
 if TYPE_CHECKING:  # bring NumPy, which readers of records do without
     from trainwright.types import Array, NamedBuffer
@@ -43,7 +42,6 @@ _WRITE_BYTES = 16 << 20  # in one call of the system
 WEIGHTS_FILE = "weights.safetensors"
 WEIGHTS = "weights."
 BLOCKS = "blocks"  # the key in the metadata of a file of tensors
-TEMPORARY_SUFFIX = ".tmp"  # of files that replace another one when they are whole
 _THREADS = min(4, os.cpu_count() or 1)
 _SMALL_BYTES = 1 << 16  # up to here, to ask a thread for a hash takes longer than to compute it
 _DTYPES = {  # NumPy name -> safetensors name
@@ -455,76 +453,3 @@ def _damage(path: Path, record: FileRecord, depth: int) -> str | None:
 
 def _read_sha256(fd: int, offset: int, size: int) -> str:
     return sha256_bytes(os.pread(fd, size, offset))
-
-
-def fsync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        error.filename = str(folder)
-        raise
-    finally:
-        os.close(fd)
-
-
-def make_folders(folder: Path) -> None:
-    """Create a folder and its missing parents, and make all their names durable."""
-    if folder.is_dir():
-        return
-    missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in missing:
-        fsync_folder(path.parent)
-
-
-def write_atomically(path: Path, data: bytes, *, depth: int = 1, mode: int = 0o666) -> None:
-    """Replace a file's content durably: after a crash there is the old or the new content, whole.
-
-    A symbolic link at the path is replaced, too; what it leads to is left alone.
-
-    Args:
-        path: The file.
-        data: Its new content.
-        depth: How many names of the path are inside the run directory; see `open_regular`.
-        mode: Its permissions, which the umask narrows further.
-
-    Raises:
-        OSError: It cannot be written; nothing is left behind.
-    """
-    write_together({path: data}, depth=depth, modes={path: mode})
-
-
-def write_together(
-    files: Mapping[Path, bytes], *, depth: int = 1, modes: Mapping[Path, int] | None = None
-) -> None:
-    """Replace the contents of files of one folder, as `write_atomically` does for one.
-
-    Each is replaced by itself. All are written before the first is fsynced: most file systems write them to
-    the disk at once then.
-    """
-    modes = modes or {}
-    asides = {path: path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}") for path in files}
-    path = folder = next(iter(files)).parent
-    try:
-        refuse_links(folder, depth=depth - 1)
-        with ExitStack() as opened:
-            written = []
-            for path, aside in asides.items():
-                if (mode := modes.get(path, 0o666)) != 0o666:
-                    aside.touch(mode, exist_ok=False)
-                file = opened.enter_context(open_regular(aside, "wb"))
-                file.write(files[path])
-                file.flush()
-                written.append(file)
-            for file in written:
-                os.fsync(file.fileno())
-        for path, aside in asides.items():
-            aside.replace(path)
-    except OSError as error:
-        for aside in asides.values():
-            aside.unlink(missing_ok=True)
-        error.filename = error.filename or str(path)  # a full disk is reported without one
-        raise
-    fsync_folder(folder)

@@ -23,7 +23,7 @@ from trainwright.errors import CheckpointError
 from trainwright.frameworks.base import Snapshot
 from trainwright.records.checkpoint_names import attempt_of, step_of
 from trainwright.records.commit import DEPTH, NAME, Commit
-from trainwright.safe_open import open_regular
+from trainwright.safe_files import open_regular
 from trainwright.storage.lease import Lease
 from trainwright.storage.log import StoredFile
 from trainwright.storage.run_files import MANIFEST

@@ -10,12 +10,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainwright.digest import fsync_folder, make_folders
 from trainwright.records.decision import Decision
 from trainwright.records.journal import Line, finite
 from trainwright.records.status import Ended
 from trainwright.redact import redacted
-from trainwright.safe_open import open_regular
+from trainwright.safe_files import fsync_folder, make_folders, open_regular
 
 
 class Summary(Protocol):

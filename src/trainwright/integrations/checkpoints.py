@@ -18,19 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwright.digest import (
-    CHUNK_BYTES,
-    Chunk,
-    FileRecord,
-    damage,
-    fsync_folder,
-    make_folders,
-    sha256_bytes,
-    sha256_json,
-    write_atomically,
-)
+from trainwright.digest import CHUNK_BYTES, Chunk, FileRecord, damage, sha256_bytes, sha256_json
 from trainwright.errors import CheckpointError
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import fsync_folder, make_folders, read_regular, write_atomically
 
 FORMAT = 1
 _MANIFEST = "manifest.json"

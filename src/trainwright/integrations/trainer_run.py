@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainwright.config.fields import PATH_SAFE, PATTERNS
-from trainwright.digest import write_atomically
 from trainwright.errors import InputError, TrainwrightError
 from trainwright.integrations.attempt import SavedCheckpoint, TrainerAttempt, TrainingEnd
 from trainwright.integrations.checkpoints import Checkpoint, TrainerCheckpoints
@@ -27,6 +26,7 @@ from trainwright.records.manifest import ForeignTrainer, InitialWeights, Manifes
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import UNFINISHED, Ended, Status
 from trainwright.runs.manifest import check_unchanged
+from trainwright.safe_files import write_atomically
 
 log = logging.getLogger("trainwright")
 Json = dict[str, Any]

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from trainwright.digest import sha256_bytes, write_atomically
+from trainwright.digest import sha256_bytes
 from trainwright.errors import CheckpointError
 from trainwright.records.journal import finite
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import read_regular, write_atomically
 
 FORMAT = 2
 # The name of a run, study or file beside this one, whose record may come from someone else: never a path.

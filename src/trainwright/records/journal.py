@@ -35,7 +35,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from pydantic_core import from_json
 
-from trainwright.safe_open import open_regular
+from trainwright.safe_files import open_regular
 
 Line = dict[str, Any]
 Subject = tuple[str, int, str]

@@ -16,7 +16,7 @@ from trainwright.records.run_dir import RunDir
 from trainwright.records.status import TESTED
 from trainwright.records.study import StudyRecord
 from trainwright.records.trials import FILE as TRIALS
-from trainwright.safe_open import read_regular, usable_path
+from trainwright.safe_files import read_regular, usable_path
 from trainwright.storage.copies import download_records, refresh
 from trainwright.storage.urls import is_url, url_of, working_folder
 

@@ -31,14 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright import plugins
-from trainwright.digest import (
-    TEMPORARY_SUFFIX,
-    fsync_folder,
-    make_folders,
-    sha256_bytes,
-    write_atomically,
-    write_together,
-)
+from trainwright.digest import sha256_bytes
 from trainwright.errors import CheckpointError, InputError, TrainwrightError
 from trainwright.records.creation import Creation
 from trainwright.records.document import Document, dump, parse_json
@@ -47,7 +40,15 @@ from trainwright.records.manifest import Manifest
 from trainwright.records.result import AttemptRecord, Result
 from trainwright.records.status import FINAL, Ended, Status
 from trainwright.redact import without_literals
-from trainwright.safe_open import open_regular, read_regular
+from trainwright.safe_files import (
+    TEMPORARY_SUFFIX,
+    fsync_folder,
+    make_folders,
+    open_regular,
+    read_regular,
+    write_atomically,
+    write_together,
+)
 from trainwright.storage.heartbeats import has_owner
 from trainwright.storage.lock import Lock, locked_error
 from trainwright.storage.log import Log

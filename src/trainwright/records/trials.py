@@ -21,10 +21,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from trainwright.digest import TEMPORARY_SUFFIX, fsync_folder, write_atomically
 from trainwright.errors import CheckpointError
 from trainwright.records.run_dir import RunDir
-from trainwright.safe_open import open_regular, read_regular
+from trainwright.safe_files import (
+    TEMPORARY_SUFFIX,
+    fsync_folder,
+    open_regular,
+    read_regular,
+    write_atomically,
+)
 
 FILE, SEAL = "trials.jsonl", "trials.seal"
 TIME_LIMIT, LIMIT_LIFTED = "time_limit", "go_on"  # kinds of notes; see `LoggedTrials.is_over_time`

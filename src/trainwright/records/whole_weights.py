@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from trainwright.digest import BLOCKS, ITEM_BYTES, WEIGHTS_FILE, FileRecord, files_of, write_tensors
 from trainwright.records.commit import DEPTH
-from trainwright.safe_open import open_regular
+from trainwright.safe_files import open_regular
 from trainwright.types import Block, NamedBuffer
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from trainwright.reports.explanation_charts import (
     swarm,
 )
 from trainwright.reports.rundir import Json, RunFiles
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import read_regular
 from trainwright.tasks.base import Task
 
 Section = dict[str, Any]

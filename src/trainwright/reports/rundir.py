@@ -21,7 +21,7 @@ from trainwright.records.run_dir import RunDir
 from trainwright.records.status import ShownStatus, Status
 from trainwright.reports.journal import History, read_history
 from trainwright.reports.segment_cache import Attempt
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import read_regular
 from trainwright.storage.seals import problems as sealed_problems
 
 Json = Mapping[str, Any]

@@ -21,7 +21,7 @@ import numpy as np
 from trainwright.records.journal import finite, number
 from trainwright.reports.curves import Curve, Envelope, Floats
 from trainwright.reports.step_times import StepTimesTotal
-from trainwright.safe_open import open_regular
+from trainwright.safe_files import open_regular
 
 _FORMAT = 2
 _BLOCK = 1 << 20

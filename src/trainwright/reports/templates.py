@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from trainwright.digest import write_atomically
 from trainwright.redact import printable
+from trainwright.safe_files import write_atomically
 
 if TYPE_CHECKING:
     from jinja2 import Template

@@ -18,7 +18,7 @@ from trainwright.errors import ConfigError
 from trainwright.records.run_dir import RunDir
 from trainwright.require import import_rule
 from trainwright.runs.catalog import Catalog
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import read_regular
 from trainwright.storage.ownership import foreign_error, is_own
 
 _ENDPOINT = "distributed.rdzv_endpoint"  # HOST:PORT

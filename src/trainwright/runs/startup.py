@@ -39,7 +39,7 @@ from trainwright.runs.request import Request
 from trainwright.runs.session import FollowerSession, Session
 from trainwright.runs.weights import initial_source, initialize, named_source
 from trainwright.runs.wiring import Components, build, run_checkpoints
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import read_regular
 from trainwright.storage.run_files import is_no_checkpoint
 from trainwright.types import Determinism
 from trainwright.world import World

@@ -26,7 +26,7 @@ from trainwright.errors import InputError
 from trainwright.process.module_sources import is_installed
 from trainwright.records.run_dir import RunDir
 from trainwright.require import REMEDY, home_of, import_paths, importing_by, is_used
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import read_regular
 from trainwright.storage.ownership import foreign_error, is_own
 from trainwright.tasks.support.accumulators import is_accumulator
 

@@ -22,7 +22,7 @@ from trainwright.records.run_dir import RunDir
 from trainwright.records.whole_weights import write_whole
 from trainwright.runs.run_config import read_config
 from trainwright.runs.wiring import Components, run_checkpoints
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import read_regular
 from trainwright.storage.copies import download_all
 from trainwright.types import DataInfo
 

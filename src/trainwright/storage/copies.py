@@ -9,9 +9,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trainwright.digest import make_folders
 from trainwright.errors import CheckpointError, RunLockedError
 from trainwright.records.run_dir import RunDir
+from trainwright.safe_files import make_folders
 from trainwright.storage.heartbeats import may_have_owner
 from trainwright.storage.log import FOLDER
 from trainwright.storage.remote import RemoteRun

@@ -19,10 +19,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trainwright.digest import write_atomically
 from trainwright.errors import CheckpointError, RunLockedError
 from trainwright.process.machine import machine_id
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import read_regular, write_atomically
 from trainwright.storage.log import Entry, Log, has_ended, is_of_this_machine
 from trainwright.stores.base import Store
 

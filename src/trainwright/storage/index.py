@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainwright.digest import write_atomically
 from trainwright.errors import CheckpointError
 from trainwright.records.checkpoint_names import checkpoint_names
 from trainwright.records.manifest import Manifest
 from trainwright.records.result import AttemptRecord, Result
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import ENDED, ShownStatus
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import read_regular, write_atomically
 from trainwright.storage.copies import refresh
 from trainwright.storage.run_files import is_record, is_small
 from trainwright.storage.seals import problems

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from trainwright.errors import CheckpointError, RunLockedError
 from trainwright.process.machine import process_has_ended
-from trainwright.safe_open import open_regular
+from trainwright.safe_files import open_regular
 
 # Seconds between tries: whoever asks for a status holds the lock for a moment.
 _PAUSES = (0.01, 0.05, 0.2, None)

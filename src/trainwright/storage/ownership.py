@@ -15,12 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from trainwright.digest import fsync_folder, make_folders
 from trainwright.errors import CheckpointError, InputError
 from trainwright.records.creation import Creation
 from trainwright.records.document import Document
 from trainwright.redact import redacted
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import fsync_folder, make_folders, read_regular
 from trainwright.storage.urls import url_of
 
 _KEY_BYTES = 32

@@ -24,7 +24,7 @@ from trainwright.records.result import BestModel, Result
 from trainwright.records.run_dir import RunDir
 from trainwright.records.whole_weights import write_whole
 from trainwright.redact import redacted
-from trainwright.safe_open import read_regular, refuse_links
+from trainwright.safe_files import read_regular, refuse_links
 from trainwright.storage.run_files import MANIFEST
 
 

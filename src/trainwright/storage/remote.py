@@ -19,8 +19,9 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from trainwright import plugins
-from trainwright.digest import fsync_folder, make_folders, sha256_file, write_atomically
+from trainwright.digest import sha256_file
 from trainwright.errors import CheckpointError, RunLockedError, TrainingError
+from trainwright.safe_files import fsync_folder, make_folders, write_atomically
 from trainwright.storage import compression
 from trainwright.storage.heartbeats import Heartbeats
 from trainwright.storage.log import FOLDER, DamagedEntryError, Entry, Log, StoredFile

@@ -28,7 +28,7 @@ from trainwright.records.checkpoint_names import step_of
 from trainwright.records.journal import segments
 from trainwright.records.result import AttemptRecord
 from trainwright.records.run_dir import RunDir
-from trainwright.safe_open import open_regular, read_regular
+from trainwright.safe_files import open_regular, read_regular
 from trainwright.storage.log import Entry, Kind, Log, StoredFile
 from trainwright.storage.run_files import MANIFEST, is_any, is_appended, is_of_checkpoint
 from trainwright.storage.urls import url_of

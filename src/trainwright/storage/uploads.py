@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from trainwright.digest import sha256_bytes, sha256_file
-from trainwright.safe_open import open_regular, read_regular
+from trainwright.safe_files import open_regular, read_regular
 from trainwright.storage import compression
 from trainwright.storage.log import Entry, StoredFile
 from trainwright.storage.run_files import MANIFEST, is_appended, is_of_checkpoint, is_safe

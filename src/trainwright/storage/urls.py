@@ -16,9 +16,8 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from trainwright import plugins
-from trainwright.digest import make_folders, write_atomically
 from trainwright.errors import CheckpointError, InputError
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import make_folders, read_regular, write_atomically
 from trainwright.stores.base import Store
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")

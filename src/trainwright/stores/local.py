@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from trainwright.digest import fsync_folder, make_folders, write_file
+from trainwright.digest import write_file
 from trainwright.errors import CheckpointError, InputError, RunGoneError
 from trainwright.process.machine import machine_id, process_has_ended
-from trainwright.safe_open import open_regular, read_regular, refuse_links
+from trainwright.safe_files import fsync_folder, make_folders, open_regular, read_regular, refuse_links
 
 _STAGING = ".staging-"  # then the machine and the process that uses the folder
 _ABANDONED_SECONDS = (

@@ -14,7 +14,6 @@ from trainwright.config.metrics import metric_path
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import ArraySplit
 from trainwright.datasets.tables.preparation import TabularPreparation
-from trainwright.digest import write_atomically
 from trainwright.errors import ConfigError, InputError, Problem, TrainwrightError
 from trainwright.evaluation.metrics import (
     LOSS,
@@ -31,6 +30,7 @@ from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.run import Run
 from trainwright.runs.split_predictions import predicted
 from trainwright.runs.trust import of_own_config
+from trainwright.safe_files import write_atomically
 from trainwright.studies.changed_inputs import CurrentData, warn_of_changes
 from trainwright.studies.configs import MOST_FOLDS, StudyConfig, with_metric
 from trainwright.studies.driver import drive

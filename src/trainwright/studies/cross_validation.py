@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from trainwright.config import Config, Overrides
-from trainwright.digest import write_atomically
 from trainwright.errors import InputError
 from trainwright.evaluation.metrics import EvaluationResult, bounds_of, evaluate_predictions
 from trainwright.evaluation.significance import fold_interval
@@ -26,6 +25,7 @@ from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.run import Run
 from trainwright.runs.split_predictions import Predicted, predicted
 from trainwright.runs.trust import of_own_config
+from trainwright.safe_files import write_atomically
 from trainwright.studies.changed_inputs import CurrentData, warn_of_changes
 from trainwright.studies.configs import MOST_FOLDS, StudyConfig
 from trainwright.studies.driver import drive

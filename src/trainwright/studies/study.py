@@ -14,7 +14,6 @@ from typing import Any
 from trainwright.callbacks.base import Callback
 from trainwright.config import Resolved
 from trainwright.datasets.base import DataBundle
-from trainwright.digest import fsync_folder, make_folders
 from trainwright.errors import CheckpointError, InputError, RunLockedError, RunNotFoundError
 from trainwright.records.run_dir import RunDir, make_id, write_config
 from trainwright.records.status import Status
@@ -23,6 +22,7 @@ from trainwright.records.trials import FILE as TRIALS
 from trainwright.redact import redacted
 from trainwright.runs.data.bundles import make_bundle
 from trainwright.runs.wiring import load_data
+from trainwright.safe_files import fsync_folder, make_folders
 from trainwright.storage.ownership import Signature, is_own, signature
 from trainwright.storage.seals import damage
 

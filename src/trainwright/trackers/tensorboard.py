@@ -17,7 +17,7 @@ from pydantic import Field
 from trainwright.config.fields import Section
 from trainwright.errors import TrackerError
 from trainwright.require import require
-from trainwright.safe_open import open_regular
+from trainwright.safe_files import open_regular
 from trainwright.trackers.base import Histogram, Point, RunCard
 
 RUN_ID = "trainwright.run_id"

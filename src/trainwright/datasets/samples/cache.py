@@ -16,8 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from trainwright.digest import make_folders, sha256_bytes, sha256_file, write_file
+from trainwright.digest import sha256_bytes, sha256_file, write_file
 from trainwright.errors import DataError, InputError
+from trainwright.safe_files import make_folders
 from trainwright.storage.urls import cache_folder
 from trainwright.stores.base import DataStore, Version
 

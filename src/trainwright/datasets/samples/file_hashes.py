@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 
 from trainwright.datasets.samples.files import existing_file, is_url
 from trainwright.datasets.samples.threads import THREADS
-from trainwright.digest import make_folders, sha256_bytes, sha256_file, sha256_json, write_atomically
+from trainwright.digest import sha256_bytes, sha256_file, sha256_json
 from trainwright.errors import DataError
+from trainwright.safe_files import make_folders, write_atomically
 from trainwright.storage.urls import cache_folder
 
 _SETTLED_NS = 60_000_000_000

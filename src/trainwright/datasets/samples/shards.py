@@ -24,9 +24,9 @@ import numpy as np
 
 from trainwright.datasets.samples.file_hashes import hashes_of
 from trainwright.datasets.samples.files import existing_file, files_matching
-from trainwright.digest import make_folders, write_atomically
 from trainwright.errors import DataError
 from trainwright.process.alarms import announced
+from trainwright.safe_files import make_folders, write_atomically
 from trainwright.storage.urls import cache_folder
 from trainwright.types import Array, Ids
 

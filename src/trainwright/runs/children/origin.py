@@ -30,7 +30,7 @@ from trainwright.runs.children.compatibility import advice, longer, needs_same_r
 from trainwright.runs.data.identity import data_inputs
 from trainwright.runs.manifest import lower_tier
 from trainwright.runs.wiring import Components
-from trainwright.safe_open import open_regular
+from trainwright.safe_files import open_regular
 from trainwright.types import DataInfo
 
 log = logging.getLogger("trainwright")

@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from trainwright.digest import TEMPORARY_SUFFIX, make_folders
 from trainwright.errors import CheckpointError, InputError, TrainwrightError
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.objects import Objects
 from trainwright.runs.request import Request
+from trainwright.safe_files import TEMPORARY_SUFFIX, make_folders
 from trainwright.storage.copies import download_all
 from trainwright.storage.lease import Lease
 from trainwright.storage.remote import RemoteRun

@@ -18,7 +18,6 @@ from typing import Any
 
 from trainwright import plugins
 from trainwright.config.schema import RunConfig
-from trainwright.digest import write_atomically
 from trainwright.engine.signals import STATUS_OF, Stopped
 from trainwright.errors import CheckpointError, InputError, TrainwrightError, WorldError
 from trainwright.frameworks.base import Processes
@@ -33,6 +32,7 @@ from trainwright.runs.processes.nodes import agree
 from trainwright.runs.processes.state import state_records
 from trainwright.runs.request import Request
 from trainwright.runs.wiring import Components
+from trainwright.safe_files import write_atomically
 from trainwright.storage.copies import download_records
 from trainwright.world import RESTARTS, RETRYABLE, World, portable, ranks_of_environment
 

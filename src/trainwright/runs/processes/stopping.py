@@ -7,7 +7,7 @@ import time
 
 from trainwright.errors import InputError
 from trainwright.records.run_dir import RunDir
-from trainwright.safe_open import open_regular
+from trainwright.safe_files import open_regular
 from trainwright.storage.copies import download_records
 from trainwright.storage.remote import RemoteRun
 

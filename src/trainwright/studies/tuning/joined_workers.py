@@ -25,10 +25,9 @@ from dataclasses import dataclass, field
 from os import getpid
 from pathlib import Path
 
-from trainwright.digest import make_folders, write_atomically
 from trainwright.errors import InputError
 from trainwright.records.run_dir import RunDir
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import make_folders, read_regular, write_atomically
 from trainwright.storage.log import is_of_this_machine, new_writer
 from trainwright.studies.study import Json
 from trainwright.studies.tuning.stints import Stint

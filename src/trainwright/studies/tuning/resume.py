@@ -24,7 +24,7 @@ from trainwright.records.tuning_result import SETTINGS
 from trainwright.require import import_paths
 from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.workdir import working_in
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import read_regular
 from trainwright.storage.ownership import foreign_error
 from trainwright.studies.study import Study, StudyRequest
 from trainwright.studies.tuning.joined_workers import WorkerFolder

@@ -19,7 +19,7 @@ from trainwright.records.trials import LoggedTrial, LoggedTrials, read_log, read
 from trainwright.records.tuning_result import TuningResult, metrics_of
 from trainwright.require import import_paths
 from trainwright.runs.run import Run
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import read_regular
 from trainwright.storage.ownership import is_own
 from trainwright.studies.study import Json, Study, StudyView
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from trainwright.errors import InputError
 from trainwright.records.journal import read
 from trainwright.records.run_dir import RunDir
-from trainwright.safe_open import open_regular
+from trainwright.safe_files import open_regular
 from trainwright.storage.seals import problems
 from trainwright.trackers.feed.state import State, state_file
 from trainwright.trackers.feed.tail import pending

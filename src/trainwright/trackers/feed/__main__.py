@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from trainwright import plugins
 from trainwright.errors import InputError
-from trainwright.safe_open import open_regular
+from trainwright.safe_files import open_regular
 from trainwright.trackers.base import Tracker
 from trainwright.trackers.feed.card import expanded, read_feed_inputs, without_secrets
 from trainwright.trackers.feed.feeder import Feeder

@@ -14,7 +14,7 @@ from trainwright.records.manifest import Manifest
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import KINDS
 from trainwright.redact import redacted, redacted_value, remember_passwords
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import read_regular
 from trainwright.storage.ownership import foreign_error, is_own
 from trainwright.trackers.base import DatasetCard, RunCard
 

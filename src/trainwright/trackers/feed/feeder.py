@@ -15,7 +15,7 @@ from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import TESTED
 from trainwright.redact import redacted
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import read_regular
 from trainwright.storage.portable import stored_weights, weights_digest, write_portable
 from trainwright.trackers.base import Histogram, ModelTracker, Point, RunCard, Tracker
 from trainwright.trackers.feed.state import Position, State

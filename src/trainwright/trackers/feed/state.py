@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainwright.records.document import dump, parse_json
-from trainwright.safe_open import open_regular, read_regular
+from trainwright.safe_files import open_regular, read_regular
 
 
 class Position(NamedTuple):

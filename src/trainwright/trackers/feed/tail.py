@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from trainwright.records.journal import Line, SegmentReader, limits, number, segments, up_to
-from trainwright.safe_open import open_regular
+from trainwright.safe_files import open_regular
 from trainwright.trackers.base import Histogram, Point
 from trainwright.trackers.feed.state import Position, State
 

@@ -34,7 +34,7 @@ from trainwright.records.manifest import Manifest
 from trainwright.records.run_dir import RunDir
 from trainwright.redact import printable
 from trainwright.require import extras, import_paths, installed_version
-from trainwright.safe_open import read_regular
+from trainwright.safe_files import read_regular
 from trainwright.types import DataInfo
 from trainwright.version import VERSION
 

@@ -1,15 +1,18 @@
-"""Open the files of a run directory: no link is followed, and no pipe is waited for."""
+"""Open and replace files of a run directory: safely against links and pipes, and durably."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from trainwright.errors import InputError
 
+TEMPORARY_SUFFIX = ".tmp"  # of files that replace another one when they are whole
 _ASIDE = ".1234567.tmp"  # as temporary files end
 _SHOWN = 60  # characters of a path that is too long
 
@@ -118,3 +121,76 @@ def refuse_links(path: Path, *, depth: int) -> None:
         if path.is_symlink():
             raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed", str(path))
         path = path.parent
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        error.filename = str(folder)
+        raise
+    finally:
+        os.close(fd)
+
+
+def make_folders(folder: Path) -> None:
+    """Create a folder and its missing parents, and make all their names durable."""
+    if folder.is_dir():
+        return
+    missing = [path for path in (folder, *folder.parents) if not path.is_dir()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        fsync_folder(path.parent)
+
+
+def write_atomically(path: Path, data: bytes, *, depth: int = 1, mode: int = 0o666) -> None:
+    """Replace a file's content durably: after a crash there is the old or the new content, whole.
+
+    A symbolic link at the path is replaced, too; what it leads to is left alone.
+
+    Args:
+        path: The file.
+        data: Its new content.
+        depth: How many names of the path are inside the run directory; see `open_regular`.
+        mode: Its permissions, which the umask narrows further.
+
+    Raises:
+        OSError: It cannot be written; nothing is left behind.
+    """
+    write_together({path: data}, depth=depth, modes={path: mode})
+
+
+def write_together(
+    files: Mapping[Path, bytes], *, depth: int = 1, modes: Mapping[Path, int] | None = None
+) -> None:
+    """Replace the contents of files of one folder, as `write_atomically` does for one.
+
+    Each is replaced by itself. All are written before the first is fsynced: most file systems write them to
+    the disk at once then.
+    """
+    modes = modes or {}
+    asides = {path: path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}") for path in files}
+    path = folder = next(iter(files)).parent
+    try:
+        refuse_links(folder, depth=depth - 1)
+        with ExitStack() as opened:
+            written = []
+            for path, aside in asides.items():
+                if (mode := modes.get(path, 0o666)) != 0o666:
+                    aside.touch(mode, exist_ok=False)
+                file = opened.enter_context(open_regular(aside, "wb"))
+                file.write(files[path])
+                file.flush()
+                written.append(file)
+            for file in written:
+                os.fsync(file.fileno())
+        for path, aside in asides.items():
+            aside.replace(path)
+    except OSError as error:
+        for aside in asides.values():
+            aside.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)  # a full disk is reported without one
+        raise
+    fsync_folder(folder)
