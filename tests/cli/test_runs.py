@@ -132,6 +132,35 @@ def test_a_report_of_a_damaged_run_replaces_no_fuller_one(
     assert command(*report).code == 0
 
 
+@pytest.mark.parametrize("name", ["manifest.json", "result.json"])
+def test_a_run_of_another_format_is_refused_in_one_line(
+    name: str, command: Command, runs_dir: Path, tmp_path: Path
+) -> None:
+    path = runs_dir / "digits" / A
+    write_record(path / name, json.loads((path / name).read_text(encoding="utf-8")) | {"format": 1})
+    (tmp_path / "rows.csv").write_text("a\n1\n", encoding="utf-8")
+    rows = tmp_path / "rows.csv"
+    for words in (
+        ["runs", "show"],
+        ["report"],
+        ["report", B],
+        ["evaluate"],
+        ["predict"],
+        ["resume"],
+        ["fork"],
+    ):
+        done = command(*words, path, *([rows] if words == ["predict"] else []), "--runs-dir", runs_dir)
+        assert (done.code, done.out) == (2, ""), words
+        (line,) = done.err.splitlines()
+        assert f"{name} was written by another version of Trainwright" in line
+    listed = command("runs", "list", "--runs-dir", runs_dir)
+    assert [line.split()[2] for line in listed.out.splitlines()[1:]] == [
+        "failed",
+        "completed",
+        "other-version",
+    ]
+
+
 def test_show(command: Command, runs_dir: Path) -> None:
     done = command("runs", "show", A, "--runs-dir", runs_dir)
     assert "test_accuracy" in done.out

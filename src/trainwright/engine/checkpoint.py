@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.digest import FileRecord, damage, sha256_bytes, write_file
-from trainwright.errors import CheckpointError
+from trainwright.errors import CheckpointError, OtherFormatError
 from trainwright.frameworks.base import Snapshot
 from trainwright.records.checkpoint_names import attempt_of, step_of
 from trainwright.records.commit import DEPTH, NAME, Commit
+from trainwright.records.document import OtherFormat
 from trainwright.safe_open import open_regular
 from trainwright.storage.lease import Lease
 from trainwright.storage.log import StoredFile
@@ -260,6 +261,8 @@ class Checkpoints:
             raise CheckpointError(
                 f"{self._what} {name} was never finished, or has lost its manifest: {error}"
             ) from error
+        except OtherFormat as error:
+            raise OtherFormatError(f"{self._what} {name} {error}") from error
         except ValueError as error:
             raise CheckpointError(f"{self._what} {name} is damaged: {error}") from error
 

@@ -39,7 +39,7 @@ from trainwright.digest import (
     write_atomically,
     write_together,
 )
-from trainwright.errors import CheckpointError, InputError, TrainwrightError
+from trainwright.errors import CheckpointError, InputError, OtherFormatError, TrainwrightError
 from trainwright.records.creation import Creation
 from trainwright.records.document import Document, dump, parse_json
 from trainwright.records.lineage import Lineage
@@ -151,6 +151,20 @@ class RunDir:
         return self.config_file
 
     # -- records
+
+    def check_format(self) -> None:
+        """Check that this version of Trainwright reads the records of the run.
+
+        Raises:
+            OtherFormatError: Another version wrote one.
+        """
+        for kind in (Creation, Manifest, Result):
+            try:
+                kind.load(self.path / kind.FILE)
+            except OtherFormatError:
+                raise
+            except CheckpointError:  # whatever needs the record says so
+                pass
 
     def lineage(self) -> Lineage | None:
         """Return where the run comes from, or None if it has no parent.
