@@ -193,14 +193,19 @@ class Checkpoints:
         Raises:
             CheckpointError: There is none; the message says why.
         """
-        complaints = ["it was never written"]
+        complaints = []
         for name in self.names():
             if step_of(name) == step:
                 try:
                     return self.load(name)
                 except CheckpointError as error:
                     complaints.append(str(error))
-        raise CheckpointError(complaints[-1])
+        if complaints:
+            raise CheckpointError(complaints[-1])
+        named = [name for name in sorted(self._committed or ()) if step_of(name) == step]
+        if named:
+            raise CheckpointError(f"{self._what} {named[-1]} is missing, though the run's log names it")
+        raise CheckpointError(f"there is no {self._what} of step {step}")
 
     def newest(self) -> tuple[Commit | None, list[str]]:
         """Return the newest valid checkpoint, and what is wrong with those that are newer."""
