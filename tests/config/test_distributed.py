@@ -84,6 +84,14 @@ def test_a_range_that_cannot_be(settings: dict[str, Any], message: str) -> None:
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("settings", [{"nproc": 3}, {"nproc": 3, "virtual_ranks": 4}, {"nproc": 0}])
+def test_a_wrong_number_of_processes_is_one_problem(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(**settings)
+    (problem,) = caught.value.problems
+    assert "is not a power of two" in problem.message
+
+
 def test_the_virtual_ranks_of_several_nodes() -> None:
     nodes = {"nnodes": 2, "rdzv_endpoint": "first:29400"}
     distributed = loaded(nproc=2, **nodes).config.distributed
