@@ -1,5 +1,6 @@
 """How many processes a config asks for, and in which spellings."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,19 @@ def test_sharding_is_refused_with_the_reason(strategy: str) -> None:
     (problem,) = caught.value.problems
     assert problem.path == "distributed.strategy"
     assert f"{strategy} splits the model between processes" in problem.message
+
+
+def test_a_strategy_of_a_model_of_one_process_has_no_effect() -> None:
+    text = {"data": "wine", "model": "lightgbm", "distributed": {"strategy": "ddp"}}
+    (line,) = load(text, adapters=Catalog()).unused
+    assert "distributed.strategy has no effect on lightgbm (lightgbm), which is trained in one" in line
+    assert not load({**GOOD, "distributed": {"strategy": "ddp"}}, adapters=Catalog()).unused
+
+
+def test_a_file_that_writes_down_the_default_strategy_is_not_warned_of(tmp_path: Path) -> None:
+    file = tmp_path / "best.yaml"
+    file.write_text(load({"data": "wine", "model": "lightgbm"}, adapters=Catalog()).dump())
+    assert not load(file, adapters=Catalog()).unused
 
 
 def test_an_unknown_strategy_is_named_with_those_there_are() -> None:

@@ -19,6 +19,7 @@ from trainwright.config.other_models import OTHER_CLASSES, unknown_model
 from trainwright.config.resolved import values
 from trainwright.config.schema import (
     DataConfig,
+    DistributedConfig,
     ModelConfig,
     OptimizerConfig,
     TrackerConfig,
@@ -70,8 +71,10 @@ class Lookup:
             self.optimizer(framework)
         if "loss" in used and (loss := find_value(self.root, "training.loss")) is not None:
             self.loss(loss, framework)
-        if (strategy := find_value(self.root, "distributed.strategy")) is not None:
-            self.known("strategy", strategy, "distributed.strategy")
+        if (strategy := find_value(self.root, "distributed.strategy")) is not None and self.known(
+            "strategy", strategy, "distributed.strategy"
+        ):
+            self.strategy(strategy, framework if known else None)
         self.section("dataset", "data", DataConfig)
         if (task := find_value(self.root, "data.task")) is not None:
             self.known("task", task, "data.task", extra=("auto",))
@@ -152,6 +155,19 @@ class Lookup:
             ):
                 self._no_effect(key, node, str(model.value), framework)
         return used
+
+    def strategy(self, node: Node, framework: str | None) -> None:
+        """Say that a strategy does nothing for a model that is trained in one process."""
+        model, written = find_value(self.root, "model.type"), mapping(find_value(self.root, "distributed"))
+        # As for `training`: a file that writes down all defaults has chosen none.
+        is_whole = written.keys() >= DistributedConfig.model_fields.keys()
+        if framework is None or model is None or node.source == DEFAULT or is_whole:
+            return
+        if not self.adapters.has_processes(framework):
+            self.unused.append(
+                f"{node.key_source}: distributed.strategy has no effect on {model.value} ({framework}), "
+                "which is trained in one process"
+            )
 
     def _instead(self, key: str) -> str:
         """Return which key of the model has the place of one of `training`."""

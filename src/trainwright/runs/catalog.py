@@ -12,6 +12,7 @@ from trainwright.config.adapters import Kind, Meaning
 from trainwright.config.spellings import Spellings
 from trainwright.config.synonyms import fold
 from trainwright.evaluation import metrics
+from trainwright.frameworks.base import Framework
 
 ENGINE_TRAINING_KEYS = (  # what the engine does for every framework
     "class_weights",
@@ -95,6 +96,11 @@ class Catalog:
         """Return the keys of `training` that have an effect on a model with these options."""
         keys = plugins.adapter("framework", framework).training_keys(model, params)
         return {*keys, *ENGINE_TRAINING_KEYS, *(["drop_last"] if "batch_size" in keys else [])}
+
+    def has_processes(self, framework: str) -> bool:
+        """Return whether a framework trains a model in several processes."""
+        starts: bool = plugins.adapter("framework", framework).processes is not Framework.processes
+        return starts
 
     def framework_of(self, model_type: str) -> str | None:
         """Return the framework that has a model of this short name, or None."""
