@@ -33,9 +33,7 @@ class Catalog:
             return plugins.dataset_names()
         if kind == "metric":
             return metrics.names()
-        if kind == "strategy":
-            return plugins.names(kind)
-        if kind in ("framework", "task", "tracker", "sampler", "tuner"):
+        if kind in ("framework", "strategy", "task", "tracker", "sampler", "tuner"):
             return plugins.usable_names(kind)
         return list(dict.fromkeys(name for offered in self._offered(kind, framework) for name in offered))
 
@@ -144,10 +142,13 @@ class Catalog:
 
     def broken(self, kind: Kind) -> Sequence[str]:
         """Return one line for each plugin that might have had a name of `kind`, but cannot be used."""
-        if kind == "metric":
+        if kind in (
+            "metric",
+            "strategy",
+        ):  # a plugin's strategy is named as its entry point, which is refused
             return []
         return plugins.broken(
-            kind if kind in ("dataset", "strategy", "task", "tracker", "sampler", "tuner") else "framework"
+            kind if kind in ("dataset", "task", "tracker", "sampler", "tuner") else "framework"
         )
 
     def _offered(
