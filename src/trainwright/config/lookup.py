@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
@@ -64,6 +65,7 @@ class Lookup:
 
     def run(self) -> None:
         """Check everything: collect the problems, and put the defaults into the tree."""
+        self.name_data()
         known, framework = self.model()
         used = self.used(framework) if known else ()  # else each optimizer and loss would be unknown, too
         self.defaults(framework if known else None, used)
@@ -265,6 +267,15 @@ class Lookup:
         if self.known(kind, node, f"{path}.type", framework):
             self.named[path] = (kind, node.value, framework)
             self.options(kind, node.value, path, section, framework)
+
+    def name_data(self) -> None:
+        """Note the type of the data, which is checked later, for hints at wrong options of the model."""
+        node = find_value(self.root, "data.type")
+        if node is None or not isinstance(node.value, str) or not node.value or ":" in node.value:
+            return
+        with suppress(InputError):  # a plugin that cannot be used, which is reported later
+            if self.adapters.has("dataset", node.value):
+                self.named["data"] = ("dataset", node.value, None)
 
     def known(
         self, kind: Kind, node: Node, path: str, framework: str | None = None, extra: Sequence[str] = ()
