@@ -328,7 +328,9 @@ class Lookup:
         if not isinstance(params.value, dict):
             return  # validation reports it
         siblings = [field for field in section.model_fields if field != "params"]
-        options = validate(model, params, f"{path}.params", self.problems, siblings, self.option)
+        is_listed = framework is None or (kind == "model" and self.adapters.framework_of(name) == framework)
+        listed = f"{kind}.{name}" if is_listed and kind != "optimizer" else ""
+        options = validate(model, params, f"{path}.params", self.problems, siblings, self.option, listed)
         if options is not None:
             _fill(params, values(options))
             mapping(holder)["params"] = params
