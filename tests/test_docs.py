@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,15 @@ def blocks(language: str) -> Iterator[Any]:
         for number, (found, text) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8"))):
             if found == language:
                 yield pytest.param(text, id=f"{page.name}-{number}")
+
+
+def test_the_readme_names_every_extra() -> None:
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("| extra | installs |")[2]
+    rows = table.partition("\n\n")[0].splitlines()
+    named = [name for row in rows for name in re.findall(r"`([\w-]+)`", row)]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    others = {"bench"}  # benchmarks/README.md has it
+    assert {*named} == project["project"]["optional-dependencies"].keys() - others
 
 
 def test_the_layout_names_what_is_there() -> None:

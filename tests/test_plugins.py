@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from pydantic import BaseModel
 
 from plugins import install, python, trainwright
 from trainwright import plugins
-from trainwright.errors import InputError, MissingExtraError, ModelError
+from trainwright.config import load
+from trainwright.errors import ConfigError, InputError, MissingExtraError, ModelError
 from trainwright.frameworks.base import Framework, Library
 from trainwright.plugins import BUILT_IN, KINDS, BuiltIn
+from trainwright.runs.catalog import Catalog
 from trainwright.stores.local import LocalStore
 
 FLAWS = {  # name of the entry point: (its value, what is said of it)
@@ -98,6 +101,7 @@ def test_the_table_says_what_the_classes_say() -> None:
 def test_only_what_is_asked_for_is_imported(tmp_path: Path) -> None:
     code = """
 import sys
+from collections.abc import Iterator
 from trainwright import plugins
 plugins.framework_of("mlp"), plugins.dataset_of("npz"), plugins.names("tracker")
 print([name for name in sys.modules if name.startswith("trainwright.") and name.count(".") == 2
@@ -230,18 +234,35 @@ def test_an_unknown_name_names_the_plugins_that_might_have_had_it(
         assert done.stderr.count("flawed_nowhere:Thing in") == 1
 
 
-def test_ours_win_over_others(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def on_path(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The packages of `site` are installed in this process."""
     monkeypatch.syspath_prepend(str(site))
     for cached in (plugins.installed, plugins._load):
         cached.cache_clear()
-    try:
-        assert plugins.adapter("dataset", "csv").__module__ == "trainwright.datasets.csv"
-        assert plugins.dataset_of("rings").__module__ == "working"
-    finally:
-        monkeypatch.undo()
-        sys.modules.pop("working", None)
-        for cached in (plugins.installed, plugins._load):
-            cached.cache_clear()
+    yield
+    monkeypatch.undo()
+    for name in ("working", *(module for module in sys.modules if module.startswith("flawed_"))):
+        sys.modules.pop(name, None)
+    for cached in (plugins.installed, plugins._load):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("on_path")
+def test_ours_win_over_others() -> None:
+    assert plugins.adapter("dataset", "csv").__module__ == "trainwright.datasets.csv"
+    assert plugins.dataset_of("rings").__module__ == "working"
+
+
+@pytest.mark.usefixtures("on_path")
+def test_an_unknown_strategy_is_offered_none_that_cannot_be_used() -> None:
+    config = {"data": "iris", "model": "mlp"}
+    with pytest.raises(ConfigError) as caught:
+        load(config, ["distributed.strategy=dddp"], Catalog())
+    (problem,) = caught.value.problems
+    assert problem.message == "unknown strategy 'dddp'; known: ddp; did you mean 'ddp'?"
+    with pytest.raises(ConfigError, match="no license found; repair or uninstall"):
+        load(config, ["distributed.strategy=boom"], Catalog())
 
 
 class Plain(BaseModel):

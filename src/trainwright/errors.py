@@ -16,6 +16,7 @@ exits with `exit_code`.
     │   │   └── RunLostError        2   another attempt has taken the run over while this one trained
     │   └── MissingExtraError       2   an optional library is not installed
     ├── CheckpointError             1   a checkpoint cannot be written, or is damaged
+    │   └── OtherFormatError        2   another version of Trainwright wrote it, in a format of its own
     ├── TrainingError               1   the training itself failed (a loss that is not finite, say)
     │   ├── RunGoneError            1   the run directory was renamed or removed meanwhile
     │   └── WorldError              1   another process of the attempt is gone
@@ -134,6 +135,12 @@ class MissingExtraError(InputError):
 
 class CheckpointError(TrainwrightError):
     """A file of a run (checkpoint, record, lock) cannot be written or read, or is damaged."""
+
+
+class OtherFormatError(CheckpointError):
+    """A file of a run was written by another version of Trainwright, in a format of its own."""
+
+    exit_code = 2
 
 
 class TrainingError(TrainwrightError):

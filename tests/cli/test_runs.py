@@ -113,6 +113,54 @@ def test_a_damaged_run_does_not_hide_the_others(command: Command, runs_dir: Path
     assert [line.split()[2] for line in done.out.splitlines()[1:]] == ["failed", "completed", "damaged"]
 
 
+@pytest.mark.parametrize("card", [(), ("--card",)])
+def test_a_report_of_a_damaged_run_replaces_no_fuller_one(
+    card: tuple[str, ...], command: Command, runs_dir: Path, tmp_path: Path
+) -> None:
+    page = runs_dir / "digits" / A / ("model-card.md" if card else "report.html")
+    report = ("report", A, *card, "--runs-dir", runs_dir)
+    assert command(*report).code == 0
+    whole = page.read_bytes()
+    (page.parent / "result.json").write_text("{", encoding="utf-8")
+    refused = command(*report)
+    assert (refused.code, len(refused.err.splitlines())) == (1, 1)
+    assert "result.json: is damaged" in refused.err
+    assert f"{page} is kept" in refused.err
+    assert page.read_bytes() == whole
+    assert command(*report, "--output", tmp_path / "other").code == 0
+    page.unlink()
+    assert command(*report).code == 0
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "result.json"])
+def test_a_run_of_another_format_is_refused_in_one_line(
+    name: str, command: Command, runs_dir: Path, tmp_path: Path
+) -> None:
+    path = runs_dir / "digits" / A
+    write_record(path / name, json.loads((path / name).read_text(encoding="utf-8")) | {"format": 1})
+    (tmp_path / "rows.csv").write_text("a\n1\n", encoding="utf-8")
+    rows = tmp_path / "rows.csv"
+    for words in (
+        ["runs", "show"],
+        ["report"],
+        ["report", B],
+        ["evaluate"],
+        ["predict"],
+        ["resume"],
+        ["fork"],
+    ):
+        done = command(*words, path, *([rows] if words == ["predict"] else []), "--runs-dir", runs_dir)
+        assert (done.code, done.out) == (2, ""), words
+        (line,) = done.err.splitlines()
+        assert f"{name} was written by another version of Trainwright" in line
+    listed = command("runs", "list", "--runs-dir", runs_dir)
+    assert [line.split()[2] for line in listed.out.splitlines()[1:]] == [
+        "failed",
+        "completed",
+        "other-version",
+    ]
+
+
 def test_show(command: Command, runs_dir: Path) -> None:
     done = command("runs", "show", A, "--runs-dir", runs_dir)
     assert "test_accuracy" in done.out

@@ -87,6 +87,9 @@ class FakeAdapters:
     def training_keys(self, framework: str, model: str, params: Mapping[str, Any]) -> Collection[str]:
         return TrainingConfig.model_fields
 
+    def has_processes(self, framework: str) -> bool:
+        return True
+
     def sampler_meant(self, name: str) -> str | None:
         return None
 

@@ -1,5 +1,6 @@
 """How many processes a config asks for, and in which spellings."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +46,19 @@ def test_sharding_is_refused_with_the_reason(strategy: str) -> None:
     assert f"{strategy} splits the model between processes" in problem.message
 
 
+def test_a_strategy_of_a_model_of_one_process_has_no_effect() -> None:
+    text = {"data": "wine", "model": "lightgbm", "distributed": {"strategy": "ddp"}}
+    (line,) = load(text, adapters=Catalog()).unused
+    assert "distributed.strategy has no effect on lightgbm (lightgbm), which is trained in one" in line
+    assert not load({**GOOD, "distributed": {"strategy": "ddp"}}, adapters=Catalog()).unused
+
+
+def test_a_file_that_writes_down_the_default_strategy_is_not_warned_of(tmp_path: Path) -> None:
+    file = tmp_path / "best.yaml"
+    file.write_text(load({"data": "wine", "model": "lightgbm"}, adapters=Catalog()).dump())
+    assert not load(file, adapters=Catalog()).unused
+
+
 def test_an_unknown_strategy_is_named_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match="unknown strategy 'dpp'; known: ddp; did you mean 'ddp'"):
         load({**GOOD, "distributed": {"strategy": "dpp"}}, adapters=Catalog())
@@ -82,6 +96,14 @@ def test_a_range_that_cannot_be(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         loaded(**settings)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("settings", [{"nproc": 3}, {"nproc": 3, "virtual_ranks": 4}, {"nproc": 0}])
+def test_a_wrong_number_of_processes_is_one_problem(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(**settings)
+    (problem,) = caught.value.problems
+    assert "is not a power of two" in problem.message
 
 
 def test_the_virtual_ranks_of_several_nodes() -> None:

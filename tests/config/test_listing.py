@@ -2,8 +2,11 @@
 
 import pytest
 
+from trainwright.api.configs import names
+from trainwright.config import load
 from trainwright.config.reference import keys_of, kinds
-from trainwright.errors import InputError
+from trainwright.errors import ConfigError, InputError
+from trainwright.runs.catalog import Catalog
 
 
 def test_types_of_a_union_are_listed_with_what_they_do() -> None:
@@ -31,3 +34,19 @@ def test_keys_of_sections_and_of_one_type() -> None:
 def test_what_is_no_section_is_refused(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         keys_of(name)
+
+
+@pytest.mark.parametrize("name", ["model.gpt", "model.lightgbm", "dataset.csv", "tracker.mlflow"])
+def test_options_are_listed_under_the_name_that_messages_give(name: str) -> None:
+    kind, _, chosen = name.partition(".")
+    section = {"model": {"model": {"type": chosen}}, "dataset": {"data": {"type": chosen}}}.get(
+        kind, {"tracking": [{"type": chosen}]}
+    )
+    (item,) = section.values()
+    (item[0] if isinstance(item, list) else item)["q"] = 1
+    with pytest.raises(ConfigError) as caught:
+        load({"data": "digits", "model": "mlp"} | section, adapters=Catalog())
+    text = str(caught.value)
+    listed = names(name)
+    whole = f"one of {len(listed)}, which `trainwright config names {name}` shows"
+    assert whole in text or f"Allowed: {', '.join(sorted(listed))}" in text

@@ -247,6 +247,15 @@ class TestOverrides:
             "command line: training.epochs is given more than once; the last one counts",
         )
 
+    def test_a_repetition_is_told_once(self):
+        (note,) = load(GOOD, ["training.epochs=3", "training.epochs=4", "training.epochs=5"]).notes
+        assert note == "command line: training.epochs is given more than once; the last one counts"
+
+    def test_a_key_that_is_given_twice_is_called_as_it_was_written(self):
+        given = GOOD | {"training": {"per_device_train_batch_size": 8, "batch_size": 16}}
+        (message,) = messages(given)
+        assert "training.per_device_train_batch_size: is another spelling of training.batch_size" in message
+
     @pytest.mark.parametrize("text", ["training.epochs", "=3", "training..epochs=3", ".=3", "a b =3 ="])
     def test_malformed(self, text):
         (message,) = messages(GOOD, [text])

@@ -280,9 +280,14 @@ def test_arguments_of_a_function_of_the_user_are_left_alone(tmp_path):
         ({"data": "a.xlsx"}, "pandas.read_excel"),
         ({"data": {"path": "a.tsv"}}, "data.type: csv"),
         ({"block_size": 64}, "these data are no text"),
+        ({"model": {"type": "mlp", "context": 64}}, "these data are no text"),
         ({"model": {"type": "mlp", "block_size": 64}}, "these data are no text"),
         (
             {"data": {"type": "text", "path": "texts"}, "model": "gpt", "block_size": 64},
+            "write data.length: ",
+        ),
+        (
+            {"data": {"type": "text", "path": "texts"}, "model": {"type": "gpt", "context": 64}},
             "write data.length: ",
         ),
         ({"overfit_batches": 1}, "write a few rows to a file of their own"),

@@ -6,6 +6,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ruamel.yaml.scanner import Scanner
 
 from trainwright.config import yaml
 from trainwright.config.tree import Problems, Source, find, plain
@@ -96,3 +97,21 @@ def test_a_plain_word_is_read_as_the_parser_reads_it(text: str, monkeypatch: pyt
 )
 def test_what_only_the_parser_can_read(text: str) -> None:
     assert not yaml.PLAIN.fullmatch(text)
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ("{a: ", "}"), ("{", "}"), ("[[1], ", "]")])
+def test_what_is_nested_too_deeply_is_read_no_further(opening, closing, monkeypatch):
+    scanned = []
+    fetch = Scanner.fetch_more_tokens
+    monkeypatch.setattr(Scanner, "fetch_more_tokens", lambda self: (scanned.append(1), fetch(self)))
+    problems = Problems()
+    assert read(f"a: {opening * 1000}1{closing * 1000}\n", "f", problems) is None
+    assert problems[-1].message == f"nested more than {yaml.MAX_DEPTH} deep"
+    assert len(scanned) < 1000
+
+
+def test_the_deepest_lists_that_are_allowed():
+    value = plain(read_well(f"{{a: {'[' * yaml.MAX_DEPTH}{']' * yaml.MAX_DEPTH}}}"))["a"]
+    for _ in range(yaml.MAX_DEPTH - 1):
+        (value,) = value
+    assert value == []

@@ -282,3 +282,11 @@ def test_an_ambiguous_target_is_said() -> None:
     assert np.allclose(
         load_text(csv_text(rows), task="regression").splits["train"].arrays["target"].max(), 14
     )
+
+
+def test_a_folder_of_runs_is_not_offered_for_a_file() -> None:
+    config = Path("runs/small/20260101-000000-aaaaaa/config.yaml")
+    config.parent.mkdir(parents=True)
+    config.write_text("data: {type: digits}\n")
+    with pytest.raises(DataError, match=r"did you mean 'a\.csv'\?$"):
+        load_text(TEXT, path="runa.csv")

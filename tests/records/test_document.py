@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.errors import CheckpointError
+from trainwright.errors import CheckpointError, OtherFormatError
 from trainwright.records.document import FORMAT, dump, parse_json
 from trainwright.records.lineage import Lineage
 from trainwright.records.manifest import Difference, Manifest
@@ -128,8 +128,8 @@ def test_what_this_version_does_not_know_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [1, 99, "x", None])
 def test_another_format_is_refused_in_one_line(version: object, tmp_path: Path) -> None:
     (tmp_path / "0001.json").write_bytes(dump({"attempt": 1, "format": version}))
-    reason = rf"damaged: it has format {version}; this version of Trainwright reads {FORMAT}$"
-    with pytest.raises(CheckpointError, match=reason):
+    reason = rf"0001.json was written by another version .*\(format {version}; this one reads {FORMAT}\)"
+    with pytest.raises(OtherFormatError, match=reason):
         AttemptRecord.load(tmp_path / "0001.json")
 
 

@@ -136,7 +136,7 @@ def test_a_report_shows_nothing_through_a_link(copy: Run, tmp_path: Path) -> Non
     for name in ("config.yaml", "evaluation/test.json", "evaluation/explanation.json", "journal/0001.jsonl"):
         (copy.path / name).unlink(missing_ok=True)
         (copy.path / name).symlink_to(tmp_path / "secret")
-    page = trainwright.report(copy).read_text()
+    page = trainwright.report(copy, output=tmp_path / "report.html").read_text()
     assert "secret-of-mine" not in page
     assert page.count("symbolic link") >= 3
 

@@ -139,6 +139,28 @@ def test_lost_checkpoints_are_named(kind: str, run: RunDir) -> None:
     assert all(problem.startswith(f"{kind}/step-0") for problem in found)
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_best_model_that_a_resume_needs_is_named_before_the_end(is_cut: bool, cut: Run) -> None:
+    assert problems(RunDir(cut.path)) == []
+    (best,) = cut.path.glob("best/step-*")
+    if is_cut:
+        os.truncate(best / "weights.safetensors", 10)
+    else:
+        shutil.rmtree(best)
+    problem = problems(RunDir(cut.path))[0]
+    assert problem.startswith(f"best/{best.name}: ")
+    assert (
+        "weights.safetensors is 10 bytes long" if is_cut else "missing, though the log names it"
+    ) in problem
+
+
+def test_a_prediction_names_the_best_model_that_is_missing(run: RunDir) -> None:
+    (best,) = run.path.glob("best/step-*")
+    shutil.rmtree(best)
+    with pytest.raises(CheckpointError, match=f"^best model {best.name} is missing, though the run's log"):
+        trainwright.load(run.path)
+
+
 @pytest.mark.parametrize("file", ["weights.safetensors", "state.json"])
 def test_files_of_checkpoints_that_are_cut_or_lost_are_named(file: str, run: RunDir) -> None:
     path = max(run.path.glob("checkpoints/*")) / file

@@ -7,9 +7,10 @@ import pytest
 
 from trainwright.engine.signals import Signals, Stopped
 from trainwright.errors import ChangedInputsError, InputError, TrainingError, TrainwrightError
+from trainwright.records.run_dir import RunDir
 from trainwright.records.study import StudyRecord
 from trainwright.studies.driver import InProcess, StudyPlan, drive
-from trainwright.studies.study import Json, Study
+from trainwright.studies.study import Json, Study, StudyRequest, open_study
 
 
 class Counting(StudyPlan[int, int]):
@@ -107,3 +108,22 @@ def test_a_study_that_has_nothing_to_keep_is_deleted(
     assert study.path.exists() is kept
     if kept:
         assert (study.status, study.record.error) == ("failed", "it fails")
+
+
+def test_a_resume_while_the_study_runs_says_that_a_new_one_begins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    request, question = StudyRequest(tmp_path, resume=True), {"computation": "c"}
+    first = open_study(request, "digits", "tune", question)
+    owner = RunDir(first.path)
+    owner.acquire()
+    try:
+        second = open_study(request, "digits", "tune", question)
+    finally:
+        owner.release()
+    assert second.id != first.id
+    (warning,) = (record.message for record in caplog.records if record.levelname == "WARNING")
+    assert warning == f"study {first.id} is running, so it cannot be resumed: a new study begins"
+    caplog.clear()
+    assert open_study(request, "digits", "tune", question).id == second.id
+    assert "begins" not in caplog.text

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from trainwright.config import Config, Overrides, Resolved
 from trainwright.config import load as load_resolved
+from trainwright.config.fields import TypedSection
+from trainwright.config.schema import DataConfig, ModelConfig, OptimizerConfig, TrackerConfig
 from trainwright.config.tree import Problems
+from trainwright.config.tuning import SamplerConfig, TunerConfig
 from trainwright.errors import ConfigError
 from trainwright.runs.catalog import Catalog
 from trainwright.safe_files import usable_path
@@ -18,6 +21,14 @@ if TYPE_CHECKING:
     from trainwright.datasets.tables.typed import ColumnKind
 
 log = logging.getLogger("trainwright")
+_WITH_OPTIONS: Mapping[str, type[TypedSection]] = {
+    "model": ModelConfig,
+    "optimizer": OptimizerConfig,
+    "dataset": DataConfig,
+    "tracker": TrackerConfig,
+    "sampler": SamplerConfig,
+    "tuner": TunerConfig,
+}
 
 
 def check(config: Config, overrides: Overrides = ()) -> Resolved:
@@ -92,8 +103,9 @@ def names(kind: str | None = None) -> dict[str, str]:
 
     Args:
         kind: `model`, `metric`, `optimizer`, `loss`, `dataset`, `tracker`, `task`, `framework`, `transform`,
-            `scheduler`, `pruner` ...; or a section of the config (`training`, `data.split`), for its keys.
-            Default: return what `kind` may be.
+            `scheduler`, `pruner` ...; a section of the config (`training`, `data.split`), for its keys; or
+            one of these names (`model.gpt`, `dataset.csv`), for all keys of its section. Default: return what
+            `kind` may be.
 
     Raises:
         InputError: It is none of these.
@@ -105,6 +117,10 @@ def names(kind: str | None = None) -> dict[str, str]:
         return kinds()
     if kind in get_args(Kind):
         return dict.fromkeys(sorted(Catalog().names(kind)), "")  # type: ignore[arg-type]
+    of, _, name = kind.partition(".")
+    if of in _WITH_OPTIONS and name and (options := Catalog().params(of, name)) is not None:  # type: ignore[arg-type]
+        fields = {**options.model_fields, **_WITH_OPTIONS[of].model_fields}
+        return {key: field.description or "" for key, field in fields.items() if key != "params"}
     return keys_of(kind)
 
 

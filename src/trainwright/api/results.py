@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainwright.errors import InputError
+from trainwright.errors import CheckpointError, InputError
 from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.records.listing import has_model
 from trainwright.runs.lookup import RunName, find
@@ -384,7 +384,10 @@ def explain(
     with reading(found, working_directory(found), trust=trust):
         explanation = predictor.explain(bundle)
     if "not_kept" not in explanation:
-        report(Run(found))
+        try:
+            report(Run(found))
+        except CheckpointError as error:
+            log.warning("the report is not written again: %s", error)
     return explanation
 
 
@@ -411,7 +414,8 @@ def report(
     Raises:
         RunNotFoundError: There is no such run.
         InputError: These arguments do not go together.
-        CheckpointError: A table of an evaluation has a form that cannot be shown.
+        CheckpointError: A table of an evaluation has a form that cannot be shown; or a file of the run is
+            damaged, and what was written into its directory before is kept, as it may show more.
         OSError: The file cannot be written.
     """
     path = None if output is None else usable_path(output)
@@ -428,7 +432,7 @@ def report(
     from trainwright.reports.html import write_report
     from trainwright.reports.studies import link_from_study
 
-    written = write_report(folders[0], path)
+    written = write_report(folders[0], path, keep_fuller=path is None)
     if path is None:
         link_from_study(folders[0])  # so that the page of a search links to this one
     return written

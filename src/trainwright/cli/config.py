@@ -73,8 +73,9 @@ def _columns(resolved: Resolved) -> tuple[dict[str, dict[str, str]], str]:
 def list_names(kind: str | None, as_json: bool) -> None:
     """List the names that a config may use.
 
-    KIND is model, metric, optimizer, loss, dataset, transform, scheduler ...; or a section (training,
-    data.split ...), for its keys. Without it, list what KIND may be.
+    KIND is model, metric, optimizer, loss, dataset, transform, scheduler ...; a section (training, data.split
+    ...), for its keys; or one of these names (model.gpt, dataset.csv ...), for its options. Without it, list
+    what KIND may be.
     """
     from trainwright.api.configs import names
 

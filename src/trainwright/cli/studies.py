@@ -17,7 +17,7 @@ from trainwright.callbacks.progress import line
 from trainwright.cli import options
 from trainwright.cli.output import show, table
 from trainwright.cli.proof import UNPROVEN, verdict_lines
-from trainwright.errors import CheckpointError
+from trainwright.errors import CheckpointError, OtherFormatError
 from trainwright.numerals import number
 from trainwright.records.status import EXIT_CODES
 
@@ -103,7 +103,8 @@ def _brief(study: Study) -> dict[str, Any]:
             "summary": summary,
         }
     except CheckpointError as error:
-        return named | {"kind": "", "status": "damaged", "created": 0.0, "summary": str(error)}
+        status = "other-version" if isinstance(error, OtherFormatError) else "damaged"
+        return named | {"kind": "", "status": status, "created": 0.0, "summary": str(error)}
 
 
 def _label(label: dict[str, Any]) -> str:

@@ -70,6 +70,9 @@ class Adapters(Protocol):
     def training_keys(self, framework: str, model: str, params: Mapping[str, Any]) -> Collection[str]:
         """Return the keys of `training` that have an effect on a model with these options."""
 
+    def has_processes(self, framework: str) -> bool:
+        """Return whether a framework trains a model in several processes."""
+
     def framework_of(self, model_type: str) -> str | None:
         """Return the framework that has a model of this short name, or None."""
 

@@ -173,6 +173,8 @@ def _check_virtual_ranks(root: Node, path: str, node: Node, problems: Problems) 
 
 def _check_processes(root: Node, path: str, node: Node, problems: Problems) -> None:
     ranks = _number(root, "distributed.virtual_ranks")
+    if isinstance(node.value, int) and node.value & (node.value - 1):
+        return  # no power of two, which validation reports
     nproc, nnodes = _processes(node), int(_number(root, "distributed.nnodes") or 1)
     if nproc and ranks and not _has_divisor(int(ranks), *(n * nnodes for n in nproc)):
         allowed = ", ".join(str(2**power) for power in range(int(ranks).bit_length()) if 2**power <= ranks)

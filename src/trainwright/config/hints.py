@@ -191,7 +191,7 @@ _MODEL = _hints(
 # Words for the tokens of a sample: the option of the data that says it depends on their type.
 _LENGTHS = {
     *map(fold, ("block_size", "context_length", "max_seq_len", "max_seq_length", "seq_len")),
-    *map(fold, ("sequence_length", "max_length")),
+    *map(fold, ("sequence_length", "max_length", "context", "context_size")),
 }
 
 

@@ -75,11 +75,12 @@ class Layers:
             pairs = [pair for pair in map(self._parse, overrides) if pair is not None]
         root = Node({}, OVERRIDES if isinstance(overrides, Mapping) else COMMAND_LINE)
         spelled: dict[str, str] = {}
+        keys = [key for key, _ in pairs]
         for index, (key, node) in enumerate(pairs):
             if key.partition(".")[0] == "extends":
                 self.problems.report("is allowed only in a file", key, root.source)
                 continue
-            if any(key == later for later, _ in pairs[index + 1 :]):
+            if key not in keys[:index] and key in keys[index + 1 :]:
                 self.notes.append(f"{root.source}: {key} is given more than once; the last one counts")
             layer = Node({}, root.source)
             put(layer, key, node)

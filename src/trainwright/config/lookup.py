@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
@@ -19,6 +20,7 @@ from trainwright.config.other_models import OTHER_CLASSES, unknown_model
 from trainwright.config.resolved import values
 from trainwright.config.schema import (
     DataConfig,
+    DistributedConfig,
     ModelConfig,
     OptimizerConfig,
     TrackerConfig,
@@ -63,6 +65,7 @@ class Lookup:
 
     def run(self) -> None:
         """Check everything: collect the problems, and put the defaults into the tree."""
+        self.name_data()
         known, framework = self.model()
         used = self.used(framework) if known else ()  # else each optimizer and loss would be unknown, too
         self.defaults(framework if known else None, used)
@@ -70,8 +73,10 @@ class Lookup:
             self.optimizer(framework)
         if "loss" in used and (loss := find_value(self.root, "training.loss")) is not None:
             self.loss(loss, framework)
-        if (strategy := find_value(self.root, "distributed.strategy")) is not None:
-            self.known("strategy", strategy, "distributed.strategy")
+        if (strategy := find_value(self.root, "distributed.strategy")) is not None and self.known(
+            "strategy", strategy, "distributed.strategy"
+        ):
+            self.strategy(strategy, framework if known else None)
         self.section("dataset", "data", DataConfig)
         if (task := find_value(self.root, "data.task")) is not None:
             self.known("task", task, "data.task", extra=("auto",))
@@ -152,6 +157,19 @@ class Lookup:
             ):
                 self._no_effect(key, node, str(model.value), framework)
         return used
+
+    def strategy(self, node: Node, framework: str | None) -> None:
+        """Say that a strategy does nothing for a model that is trained in one process."""
+        model, written = find_value(self.root, "model.type"), mapping(find_value(self.root, "distributed"))
+        # As for `training`: a file that writes down all defaults has chosen none.
+        is_whole = written.keys() >= DistributedConfig.model_fields.keys()
+        if framework is None or model is None or node.source == DEFAULT or is_whole:
+            return
+        if not self.adapters.has_processes(framework):
+            self.unused.append(
+                f"{node.key_source}: distributed.strategy has no effect on {model.value} ({framework}), "
+                "which is trained in one process"
+            )
 
     def _instead(self, key: str) -> str:
         """Return which key of the model has the place of one of `training`."""
@@ -250,6 +268,15 @@ class Lookup:
             self.named[path] = (kind, node.value, framework)
             self.options(kind, node.value, path, section, framework)
 
+    def name_data(self) -> None:
+        """Note the type of the data, which is checked later, for hints at wrong options of the model."""
+        node = find_value(self.root, "data.type")
+        if node is None or not isinstance(node.value, str) or not node.value or ":" in node.value:
+            return
+        with suppress(InputError):  # a plugin that cannot be used, which is reported later
+            if self.adapters.has("dataset", node.value):
+                self.named["data"] = ("dataset", node.value, None)
+
     def known(
         self, kind: Kind, node: Node, path: str, framework: str | None = None, extra: Sequence[str] = ()
     ) -> bool:
@@ -301,7 +328,9 @@ class Lookup:
         if not isinstance(params.value, dict):
             return  # validation reports it
         siblings = [field for field in section.model_fields if field != "params"]
-        options = validate(model, params, f"{path}.params", self.problems, siblings, self.option)
+        is_listed = framework is None or (kind == "model" and self.adapters.framework_of(name) == framework)
+        listed = f"{kind}.{name}" if is_listed and kind != "optimizer" else ""
+        options = validate(model, params, f"{path}.params", self.problems, siblings, self.option, listed)
         if options is not None:
             _fill(params, values(options))
             mapping(holder)["params"] = params

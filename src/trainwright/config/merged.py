@@ -106,7 +106,7 @@ def _per_device_batch_size(draft: Draft, path: str, node: Node) -> None:
     if nproc is not None and nproc.value != 1:
         take(draft.root, path)
         message = f"{new} is the total over all processes: write {new}: {literal(node.value)} x processes"
-        draft.problems.report(message, path, node.key_source)
+        draft.problems.report(message, node.written or path, node.key_source)
     draft.move(path, new)
 
 

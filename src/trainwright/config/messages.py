@@ -45,6 +45,7 @@ def validate(
     problems: Problems,
     siblings: Sequence[str] = (),
     option: Options | None = None,
+    listed: str = "",
 ) -> Model | None:
     """Validate a node strictly; return None if it has problems.
 
@@ -55,13 +56,14 @@ def validate(
         problems: Where problems are reported.
         siblings: Keys that are also allowed beside the options of `model`, if these are written inline.
         option: Tells the option of the model, or of the data, that a name means, for hints.
+        listed: What `trainwright config names` calls the options of an adapter.
     """
     result = _attempt(model, node)
     if isinstance(result, ValidationError) and _read_as_text(result, model, node):
         result = _attempt(model, node)
     if not isinstance(result, ValidationError):
         return result
-    report = _Report(model, node, path, problems, siblings, option)
+    report = _Report(model, node, path, problems, siblings, option, listed)
     for error in result.errors(include_url=False):
         report.add(error)
     return None
@@ -144,6 +146,7 @@ class _Report:
     problems: Problems
     siblings: Sequence[str]
     option: Options | None
+    listed: str = ""
 
     def add(self, error: Any) -> None:
         """Report one of pydantic's errors."""
@@ -190,7 +193,7 @@ class _Report:
             self.problems.report(f"unknown key; {known}", path, child.key_source)
             return
         hint = _meant(name, path) or nearest(name, allowed) or elsewhere or "."
-        kind = "" if self.path else ".".join(spot.keys) or "config"
+        kind = self.listed if self.path else ".".join(spot.keys) or "config"
         text = f"Allowed: {some(sorted(allowed), name, kind) or 'no options'}"
         listed = self.problems.once(text, tuple(allowed))
         self.problems.report(" ".join([f"unknown key{hint}", *listed]), path, child.key_source)

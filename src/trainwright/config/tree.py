@@ -39,7 +39,7 @@ class Node:
 
     `bare`: the text has no quotes, so `${env:NAME}` may become a number. `template` and `text`: the text
     before and after `${env:NAME}` was filled in. `inline`: an adapter's option that is written beside `type`,
-    or a `params` that is not written at all.
+    or a `params` that is not written at all. `written`: the dotted key that was given, once it is moved.
     """
 
     value: Value
@@ -49,6 +49,7 @@ class Node:
     template: str | None = None
     text: str | None = None
     inline: bool = False
+    written: str = ""
 
     @property
     def key_source(self) -> Source:
@@ -239,7 +240,7 @@ class Draft:
     def refuse(self, old: str, node: Node, new: str, newer: Node) -> None:
         """Report that a key and another one of the same meaning are both given."""
         given = f"which is given too ({newer.key_source}); keep one"
-        self.problems.report(f"is another spelling of {new}, {given}", old, node.key_source)
+        self.problems.report(f"is another spelling of {new}, {given}", node.written or old, node.key_source)
 
     def move(self, old: str, new: str) -> None:
         """Move a key, or a section key by key; it is a problem if the new key is given, too.
@@ -260,6 +261,7 @@ class Draft:
         if newer is not None:
             self.refuse(old, node, new, newer)
         else:
+            node.written = node.written or old
             put(self.root, new, node)
             self.note(node, f"{old} is read as {new}")
 

@@ -36,7 +36,7 @@ def some(names: Sequence[str], name: str, kind: str) -> str:
     Args:
         names: The names that are allowed.
         name: The one that was given.
-        kind: What `trainwright config names` calls them; empty for the options of an adapter.
+        kind: What `trainwright config names` calls them; empty for options that it does not list.
     """
     from difflib import get_close_matches
 

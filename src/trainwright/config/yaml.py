@@ -158,7 +158,6 @@ def read_value(text: str, file: str, problems: Problems) -> Node | None:
 
 def _events(text: str) -> Iterator[Event]:
     """Return the events of the parser, up to the first error, which it raises then."""
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     if len(text) <= KEPT_CHARACTERS:
@@ -166,16 +165,39 @@ def _events(text: str) -> Iterator[Event]:
             return iter(_kept_events(text))
         except YAMLError:
             pass  # parsed again, since problems before the error are reported with it
-    events: Iterator[Event] = YAML(typ="safe", pure=True).parse(text)
-    return events
+    return _parsed(text)
 
 
 @lru_cache(maxsize=4)
 def _kept_events(text: str) -> tuple[Event, ...]:
     """Parse a text; the config of a run is read when it begins, and again for its report."""
-    from ruamel.yaml import YAML
+    return tuple(_parsed(text))
 
-    return tuple(YAML(typ="safe", pure=True).parse(text))
+
+def _parsed(text: str) -> Iterator[Event]:
+    """Yield the events of the parser, up to the first collection that is nested too deeply.
+
+    The scanner holds back the start of each collection that may be a key: it compares them all at each token,
+    which takes seconds for a thousand brackets. Of what is refused anyway, it need not know.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.scanner import Scanner
+
+    class ShallowScanner(Scanner):
+        def fetch_flow_collection_start(self, token_class: Any, to_push: str) -> None:
+            super().fetch_flow_collection_start(token_class, to_push)
+            if self.flow_level > MAX_DEPTH + 1:
+                self.possible_simple_keys.clear()
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Scanner = ShallowScanner
+    depth = 0
+    for event in yaml.parse(text):
+        yield event
+        kind = type(event).__name__
+        depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
+        if depth > MAX_DEPTH + 3:  # the stream and the document are counted, too
+            return
 
 
 def _syntax(problem: str, context: str) -> str:

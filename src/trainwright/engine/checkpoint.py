@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.digest import FileRecord, damage, sha256_bytes, write_file
-from trainwright.errors import CheckpointError
+from trainwright.errors import CheckpointError, OtherFormatError
 from trainwright.frameworks.base import Snapshot
 from trainwright.records.checkpoint_names import attempt_of, step_of
 from trainwright.records.commit import DEPTH, NAME, Commit
+from trainwright.records.document import OtherFormat
 from trainwright.safe_files import open_regular
 from trainwright.storage.lease import Lease
 from trainwright.storage.log import StoredFile
@@ -192,14 +193,19 @@ class Checkpoints:
         Raises:
             CheckpointError: There is none; the message says why.
         """
-        complaints = ["it was never written"]
+        complaints = []
         for name in self.names():
             if step_of(name) == step:
                 try:
                     return self.load(name)
                 except CheckpointError as error:
                     complaints.append(str(error))
-        raise CheckpointError(complaints[-1])
+        if complaints:
+            raise CheckpointError(complaints[-1])
+        named = [name for name in sorted(self._committed or ()) if step_of(name) == step]
+        if named:
+            raise CheckpointError(f"{self._what} {named[-1]} is missing, though the run's log names it")
+        raise CheckpointError(f"there is no {self._what} of step {step}")
 
     def newest(self) -> tuple[Commit | None, list[str]]:
         """Return the newest valid checkpoint, and what is wrong with those that are newer."""
@@ -260,6 +266,8 @@ class Checkpoints:
             raise CheckpointError(
                 f"{self._what} {name} was never finished, or has lost its manifest: {error}"
             ) from error
+        except OtherFormat as error:
+            raise OtherFormatError(f"{self._what} {name} {error}") from error
         except ValueError as error:
             raise CheckpointError(f"{self._what} {name} is damaged: {error}") from error
 

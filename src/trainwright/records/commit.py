@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from trainwright.digest import WEIGHTS, FileRecord, TensorRecord, digest, sha256_json
+from trainwright.records.document import OtherFormat
 
 FORMAT = 2
 DEPTH = 3  # names in `checkpoints/<checkpoint>/<file>`
@@ -71,7 +72,8 @@ class Commit:
         """Read the manifest of the checkpoint `name`.
 
         Raises:
-            ValueError: It is damaged, or of another format.
+            OtherFormat: It is of another format.
+            ValueError: It is damaged.
         """
         try:
             data = json.loads(manifest)
@@ -80,9 +82,7 @@ class Commit:
         if not isinstance(data, dict) or data.pop("sha256", None) != sha256_json(data):
             raise ValueError("its manifest is not what was written")
         if data.get("format") != FORMAT:
-            raise ValueError(
-                f"it has format {data.get('format')}, this version of Trainwright reads {FORMAT}"
-            )
+            raise OtherFormat(data.get("format"), FORMAT)
         commit: Commit = _COMMIT.validate_python({**data, "name": name})
         if strange := [file.name for file in commit.files if not _FILE.fullmatch(file.name)]:
             raise ValueError(f"its manifest names {strange[0]!r}, which is not a file of a checkpoint")

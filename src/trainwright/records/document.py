@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trainwright.digest import sha256_bytes
-from trainwright.errors import CheckpointError
+from trainwright.errors import CheckpointError, OtherFormatError
 from trainwright.records.journal import finite
 from trainwright.safe_files import read_regular, write_atomically
 
@@ -23,6 +23,16 @@ _encode = json.JSONEncoder(allow_nan=False).encode
 _CHECKSUM = "sha256"
 _CHANGED = "its content is not what was written"
 _SHOWN_ERRORS = 2  # of a record that does not have the expected fields
+
+
+class OtherFormat(ValueError):  # noqa: N818 - what reads a whole file makes an error of it
+    """The format of a file that another version of Trainwright wrote; its text follows the file's name."""
+
+    def __init__(self, found: object, ours: int) -> None:
+        super().__init__(
+            f"was written by another version of Trainwright (format {found}; this one reads {ours}): "
+            "use that version"
+        )
 
 
 class Record(BaseModel):
@@ -46,7 +56,8 @@ class Document(Record):
         """Read a file, or return None if there is none; `depth` as in `open_regular`.
 
         Raises:
-            CheckpointError: The file is damaged, cannot be read, or is of another format.
+            OtherFormatError: The file is of another format.
+            CheckpointError: The file is damaged, or cannot be read.
         """
         try:
             content = read_regular(path, depth=depth)
@@ -56,6 +67,8 @@ class Document(Record):
             raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
         try:
             return cls.parse(content)
+        except OtherFormat as error:
+            raise OtherFormatError(f"{path} {error}") from error
         except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{path} is damaged: {error}") from error
 
@@ -64,11 +77,12 @@ class Document(Record):
         """Return the record in a file's content.
 
         Raises:
+            OtherFormat: It is of another format.
             ValueError: The content is not what `save` wrote.
         """
         data = parse_json(content)
         if (version := data.get("format")) != FORMAT:
-            raise ValueError(f"it has format {version}; this version of Trainwright reads {FORMAT}")
+            raise OtherFormat(version, FORMAT)
         try:
             return cls.model_validate(data)
         except ValidationError as error:

@@ -32,7 +32,7 @@ from typing import Any
 
 from trainwright import plugins
 from trainwright.digest import sha256_bytes
-from trainwright.errors import CheckpointError, InputError, TrainwrightError
+from trainwright.errors import CheckpointError, InputError, OtherFormatError, TrainwrightError
 from trainwright.records.creation import Creation
 from trainwright.records.document import Document, dump, parse_json
 from trainwright.records.lineage import Lineage
@@ -152,6 +152,20 @@ class RunDir:
         return self.config_file
 
     # -- records
+
+    def check_format(self) -> None:
+        """Check that this version of Trainwright reads the records of the run.
+
+        Raises:
+            OtherFormatError: Another version wrote one.
+        """
+        for kind in (Creation, Manifest, Result):
+            try:
+                kind.load(self.path / kind.FILE)
+            except OtherFormatError:
+                raise
+            except CheckpointError:  # whatever needs the record says so
+                pass
 
     def lineage(self) -> Lineage | None:
         """Return where the run comes from, or None if it has no parent.

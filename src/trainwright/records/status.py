@@ -10,8 +10,8 @@ from typing import Literal, get_args
 Ended = Literal["completed", "stopped", "pruned", "paused", "failed", "preempted", "interrupted"]
 # `created`: no attempt yet; `crashed`: the newest attempt died without saying how it ended.
 Status = Literal["created", "running", "crashed", Ended]
-# `damaged`: lists and reports show a run whose records cannot be read.
-ShownStatus = Literal[Status, "damaged"]
+# Of a run whose records cannot be read; `other-version`: as another version of Trainwright wrote them.
+ShownStatus = Literal[Status, "damaged", "other-version"]
 
 ENDED: tuple[Ended, ...] = get_args(Ended)
 DECIDED: tuple[Ended, ...] = ("stopped", "pruned")

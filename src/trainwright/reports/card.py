@@ -31,13 +31,15 @@ def write_card(run_dir: Path, path: Path | None = None) -> Path:
     What is not known of an unfinished or damaged run is left out.
 
     Raises:
-        CheckpointError: A table of its evaluation has a form that cannot be shown.
+        CheckpointError: A table of its evaluation has a form that cannot be shown; or a file is damaged, and
+            the card in the run directory, which may say more, is kept.
         OSError: The file cannot be written.
     """
     run = read_run(run_dir)
+    if path is None:
+        run.check_replaces(path := run_dir / FILE)
     with understanding(run_dir):
         lines = [*_metadata(run), "", *_body(run)]
-    path = run_dir / FILE if path is None else path
     write_page(path, "\n".join(lines).rstrip() + "\n")
     return path
 

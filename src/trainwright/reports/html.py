@@ -38,18 +38,26 @@ _SECTIONS: dict[str, Section] = {
 }
 
 
-def write_report(run_dir: Path, path: Path | None = None) -> Path:
+def write_report(run_dir: Path, path: Path | None = None, *, keep_fuller: bool = False) -> Path:
     """Write the page of a run to a file, by default `report.html` in the run directory, and return its path.
 
     The run may be unfinished, and parts of it may be missing or damaged: the page says so and shows the rest.
 
+    Args:
+        run_dir: The run directory.
+        path: The file.
+        keep_fuller: Refuse to replace a page that may show more, as a part was not damaged then.
+
     Raises:
-        CheckpointError: A table of its evaluation has a form that cannot be shown.
+        CheckpointError: A table of its evaluation has a form that cannot be shown, or the page is kept.
         OSError: The file cannot be written.
     """
-    with understanding(run_dir):
-        page = _rendered(read_run(run_dir))
     path = run_dir / "report.html" if path is None else path
+    with understanding(run_dir):
+        run = read_run(run_dir)
+        if keep_fuller:
+            run.check_replaces(path)
+        page = _rendered(run)
     write_page(path, page)
     return path
 

@@ -26,6 +26,7 @@ from trainwright.storage.seals import problems as sealed_problems
 
 Json = Mapping[str, Any]
 Content = TypeVar("Content")
+_NOT_SHOWN = ("checkpoints/", "best/", "log:", "attempts/")  # begin problems that take nothing from a page
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,19 @@ class RunFiles:
     def attempts(self) -> list[Attempt]:
         """The process lives of the run."""
         return self.history.attempts
+
+    def check_replaces(self, page: Path) -> None:
+        """Refuse to replace a page that was written when more of the run could be read.
+
+        Raises:
+            CheckpointError: The page is there, and a file that it is made of is damaged or missing.
+        """
+        lost = [problem for problem in self.problems if not problem.startswith(_NOT_SHOWN)]
+        if lost and page.exists():
+            raise CheckpointError(
+                f"{lost[0]}; {page} is kept, as a new one would show less: write the new one elsewhere with "
+                "--output"
+            )
 
     @property
     def run_id(self) -> str:

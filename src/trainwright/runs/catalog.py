@@ -12,6 +12,7 @@ from trainwright.config.adapters import Kind, Meaning
 from trainwright.config.spellings import Spellings
 from trainwright.config.synonyms import fold
 from trainwright.evaluation import metrics
+from trainwright.frameworks.base import Framework
 
 ENGINE_TRAINING_KEYS = (  # what the engine does for every framework
     "class_weights",
@@ -32,9 +33,7 @@ class Catalog:
             return plugins.dataset_names()
         if kind == "metric":
             return metrics.names()
-        if kind == "strategy":
-            return plugins.names(kind)
-        if kind in ("framework", "task", "tracker", "sampler", "tuner"):
+        if kind in ("framework", "strategy", "task", "tracker", "sampler", "tuner"):
             return plugins.usable_names(kind)
         return list(dict.fromkeys(name for offered in self._offered(kind, framework) for name in offered))
 
@@ -96,6 +95,11 @@ class Catalog:
         keys = plugins.adapter("framework", framework).training_keys(model, params)
         return {*keys, *ENGINE_TRAINING_KEYS, *(["drop_last"] if "batch_size" in keys else [])}
 
+    def has_processes(self, framework: str) -> bool:
+        """Return whether a framework trains a model in several processes."""
+        starts: bool = plugins.adapter("framework", framework).processes is not Framework.processes
+        return starts
+
     def framework_of(self, model_type: str) -> str | None:
         """Return the framework that has a model of this short name, or None."""
         return plugins.framework_of(model_type)
@@ -138,10 +142,13 @@ class Catalog:
 
     def broken(self, kind: Kind) -> Sequence[str]:
         """Return one line for each plugin that might have had a name of `kind`, but cannot be used."""
-        if kind == "metric":
+        if kind in (
+            "metric",
+            "strategy",
+        ):  # a plugin's strategy is named as its entry point, which is refused
             return []
         return plugins.broken(
-            kind if kind in ("dataset", "strategy", "task", "tracker", "sampler", "tuner") else "framework"
+            kind if kind in ("dataset", "task", "tracker", "sampler", "tuner") else "framework"
         )
 
     def _offered(

@@ -22,10 +22,14 @@ RunName = Run | Path | str
 
 
 def find(run: RunName, runs_dir: Path | str | None, fits: Callable[[RunDir], bool] | None = None) -> RunDir:
-    """Return the directory of the run that a user names; see `find_run`."""
-    if isinstance(run, Run):
-        return RunDir(run.path)
-    return find_run(str(run), runs_folder(runs_dir), fits=fits)
+    """Return the directory of the run that a user names; see `find_run`.
+
+    Raises:
+        OtherFormatError: Another version of Trainwright wrote the run.
+    """
+    found = RunDir(run.path) if isinstance(run, Run) else find_run(str(run), runs_folder(runs_dir), fits=fits)
+    found.check_format()
+    return found
 
 
 def find_unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:

@@ -113,6 +113,9 @@ def initial_source(config: RunConfig, run: RunDir) -> Path | None:
 def initialize(components: Components, source: Path) -> None:
     """Give a model the weights of `initial_source`.
 
+    A run that another version of our code computes otherwise may give them, as one with other data may: the
+    new run depends on nothing of it but these tensors, whose digest is among its inputs.
+
     Raises:
         ModelError: They do not fit the model.
     """

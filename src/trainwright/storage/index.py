@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainwright.errors import CheckpointError
+from trainwright.errors import CheckpointError, OtherFormatError
 from trainwright.records.checkpoint_names import checkpoint_names
 from trainwright.records.manifest import Manifest
 from trainwright.records.result import AttemptRecord, Result
@@ -144,7 +144,7 @@ def _summary(run: RunDir) -> Json:
         damage = {"problems": found} if found else {}
         return known | identity | {"status": status} | parent | facts(run) | damage
     except CheckpointError as error:
-        status = "damaged"
+        status = "other-version" if isinstance(error, OtherFormatError) else "damaged"
         return identity | {"status": status, "error": str(error)}
 
 

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from trainwright.errors import CheckpointError
 from trainwright.process.machine import machine_id, process_has_ended
-from trainwright.records.document import Document, Record
+from trainwright.records.document import Document, OtherFormat, Record
 from trainwright.stores.base import Store
 
 Kind = Literal["create", "lease", "commit", "end"]
@@ -72,7 +72,8 @@ class DamagedEntryError(CheckpointError):
     """An entry of the log is there, but not as it was written."""
 
     def __init__(self, number: int, problem: object) -> None:
-        super().__init__(f"entry {number} of the run's log is damaged: {problem}")
+        how = "" if isinstance(problem, OtherFormat) else "is damaged: "
+        super().__init__(f"entry {number} of the run's log {how}{problem}")
         self.number = number
 
 

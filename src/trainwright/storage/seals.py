@@ -268,14 +268,10 @@ def _damaged_records(run: RunDir) -> Iterator[str]:
 
 
 def _damaged_checkpoints(run: RunDir, head: Entry, wanted: Callable[[str], bool]) -> Iterator[str]:
-    """Yield what is wrong with the checkpoints that the log names, and with the best model of the result."""
+    """Yield what is wrong with the checkpoints that the log names, and with the best models that count."""
+    steps = _best_steps(run, head)
     needed = [f"checkpoints/{name}" for name in head.checkpoints]
-    try:
-        result = run.result()
-    except CheckpointError:  # which its seal says, or its reader
-        result = None
-    if result is not None and result.best is not None:
-        needed += [f"best/{name}" for name in head.best if step_of(name) == result.best.step]
+    needed += [f"best/{name}" for name in head.best if step_of(name) in steps]
     for name in needed:
         problem = _damage_of_checkpoint(run.path / name, with_content=wanted(f"{name}/{MANIFEST}"))
         if problem is not None:
@@ -284,6 +280,23 @@ def _damaged_checkpoints(run: RunDir, head: Entry, wanted: Callable[[str], bool]
         is_there = is_of_checkpoint(name) and wanted(name) and (run.path / name).is_file()
         if is_there and (problem := damage(run.path, name, sealed)) is not None:
             yield f"{name}: {problem}"
+
+
+def _best_steps(run: RunDir, head: Entry) -> set[int]:
+    """Return the steps of the best models that the result names or, before the end, that a resume needs."""
+    steps = set()
+    try:
+        result = run.result()
+        if result is not None and result.best is not None:
+            steps.add(result.best.step)
+    except CheckpointError:  # which its seal says, or its reader
+        pass
+    if head.kind != "end" and head.checkpoints:
+        newest = run.path / "checkpoints" / max(head.checkpoints) / MANIFEST
+        # One that is damaged is named as such.
+        with contextlib.suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
+            steps.update(json.loads(read_regular(newest, depth=3))["best"])
+    return steps
 
 
 def _damage_of_checkpoint(folder: Path, *, with_content: bool) -> str | None:

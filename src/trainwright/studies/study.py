@@ -283,18 +283,25 @@ def find_unfinished(
 ) -> Study | None:
     """Return the newest unfinished study of the same kind, config and data that no process works on.
 
-    With `completed`, a completed one will do: it may go on.
+    With `completed`, a completed one will do: it may go on. If there is none but one that is running, a
+    warning names that.
     """
-    unfinished = []
-    others = ("running",) if completed else ("completed", "running")
+    unfinished: list[Study] = []
+    running: list[Study] = []
     for path in (runs_dir / experiment).glob(f"{kind}-*/{StudyRecord.FILE}"):
         study = Study(path.parent)
         try:
-            if study.status not in others and study.record.question == question:
-                unfinished.append((study.record.created, study))
+            status = study.status
+            if (status == "completed" and not completed) or study.record.question != question:
+                continue
+            (running if status == "running" else unfinished).append(study)
         except CheckpointError as error:
             log.warning("study %s is skipped: %s", study.id, error)
-    return max(unfinished, key=lambda item: item[0])[1] if unfinished else None
+    if running and not unfinished:
+        log.warning(
+            "study %s is running, so it cannot be resumed: a new study begins", max(running, key=_created).id
+        )
+    return max(unfinished, key=_created, default=None)
 
 
 def all_studies(runs_dir: Path) -> list[Study]:

@@ -171,7 +171,9 @@ def _elsewhere(file: Path) -> str:
             if not folder.is_absolute()
             else f"nor a folder {folder}"
         )
-    names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
+    entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+    holds_runs = "*/*/config.yaml"  # which Trainwright wrote: no data
+    names = sorted(entry.name for entry in entries if next(entry.glob(holds_runs), None) is None)
     # Endings are alike by themselves: `rows.csv` is not near `x.csv`.
     alike = [name for name in names if nearest(file.stem, [Path(name).stem]).startswith("did you mean")]
     if not alike and len(names) > _MANY:
