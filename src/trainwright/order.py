@@ -175,6 +175,11 @@ class SampleOrder:
         self._draws = draws
         self._kept: _Block | None = None
 
+    @property
+    def batch_sizes(self) -> set[int]:
+        """The numbers of samples in the batches of an epoch."""
+        return {min(self.batch_size, self.used), self.used % self.batch_size} - {0}
+
     def batch(self, step: int) -> Ids:
         """Return (<= batch_size,) int64: the ids of the samples of step number `step`, counted from 0."""
         _, epoch, start = self.cursor(step)

@@ -3,6 +3,7 @@
 Long form, defaults, layers, variables, and where each value came from.
 """
 
+import json
 from pathlib import Path
 
 import pytest
@@ -292,6 +293,25 @@ class TestOverrides:
         assert message.startswith(
             "overrides: model.hidden: a config cannot hold a value of type object; allowed: text, numbers"
         )
+
+    def test_a_function_or_class_is_named_with_its_path(self):
+        (message,) = messages(GOOD, {"training.loss": json.dumps})
+        assert message == (
+            "overrides: training.loss: a config names a function by its import path; write 'json:dumps'"
+        )
+        (message,) = messages(GOOD, {"training.loss": lambda outputs, batch: 0})
+        assert message.endswith(
+            "put the function into a module of its own, and write package.module:function"
+        )
+
+    def test_parameter_groups_have_the_names_of_torch(self):
+        groups = [{"params": "*bias", "lr": 0.1, "WD": 0}, {"match": "*", "learning_rate": 1, "lr": 2}]
+        resolved = load(GOOD, {"training.parameter_groups": groups[:1]})
+        (group,) = resolved.config.training.parameter_groups
+        assert (group.match, group.learning_rate, group.weight_decay) == ("*bias", 0.1, 0)
+        assert len(resolved.notes) == 3
+        (message,) = messages(GOOD, {"training.parameter_groups": groups})
+        assert "parameter_groups.1.lr: is another spelling of learning_rate" in message
 
     def test_older_spelling(self):
         resolved = load(GOOD, ["training.mixed_precision=true"])

@@ -516,6 +516,8 @@ def test_a_last_batch_of_one_row_is_named_where_a_norm_cannot_take_it(tmp_path: 
     """120 rows in batches of 17 leave one over."""
     with pytest.raises(ModelError, match=r"120 rows in batches of 17 .* leave one of a single sample"):
         trainwright.train({**SMALL, **own("Net")}, {"training.batch_size": 17}, runs_dir=tmp_path)
+    dropped = {"training.batch_size": 17, "training.drop_last": True}
+    assert trainwright.train({**SMALL, **own("Net")}, dropped, runs_dir=tmp_path).status == "completed"
 
 
 # -- what a step must not depend on

@@ -316,6 +316,19 @@ def _mixed_precision(draft: Draft, path: str, node: Node) -> None:
         draft.note(node, f"{path}: {literal(node.value)} is read as training.precision: {precision}{meaning}")
 
 
+def _parameter_groups(draft: Draft, path: str, node: Node) -> None:
+    """Read the keys of parameter groups by the names that PyTorch and others give them."""
+    for index, item in enumerate(node.value if isinstance(node.value, list) else ()):
+        keys = mapping(item)
+        for old in [key for key in keys if fold(key) in _OF_GROUPS]:
+            new, given = _OF_GROUPS[fold(old)], keys.pop(old)
+            if new in keys:
+                draft.refuse(f"{path}.{index}.{old}", given, new, keys[new])
+            else:
+                keys[new] = given
+                draft.note(given, f"{path}.{index}.{old} is read as {new}")
+
+
 def _strategy(draft: Draft, path: str, node: Node) -> None:
     """Read the usual spellings of data parallel training as `ddp`."""
     if not isinstance(node.value, str) or node.value == "ddp":
@@ -339,6 +352,10 @@ def _pytorch(draft: Draft, path: str, node: Node) -> None:
         node.value = "mlp"
         draft.notes.append(f"{node.source}: {path}: pytorch is read as {path}: mlp")
 
+
+_OF_GROUPS = synonyms.table(
+    {"learning_rate": "lr", "weight_decay": "wd", "match": "params", "lr_ratio": "lr_scale lr_mult"}
+)
 
 # Sections and lists in their short forms, into which other keys may be moved.
 SHORT_FORMS: tuple[tuple[str, Conversion], ...] = (
@@ -369,6 +386,7 @@ CONVERSIONS: tuple[tuple[str, Conversion], ...] = (
     ("tuning", read_search),
     ("experiment.tracking_uri", _tracking_uri),
     ("training.mixed_precision", _mixed_precision),
+    ("training.parameter_groups", _parameter_groups),
     ("distributed.strategy", _strategy),
     ("model", _pytorch),
     ("model.type", _pytorch),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeAlias
 
 from trainwright.config.adapters import Adapters
@@ -184,6 +185,8 @@ def from_plain(value: Any, source: Source, problems: Problems | None = None, pat
         )
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
+    if isinstance(value, type | FunctionType | BuiltinFunctionType) and problems is not None:
+        value = _import_path(value, problems, path, source)
     if value is not None and not isinstance(value, bool | int | float | str):
         if problems is not None:
             kind = type(value).__name__
@@ -199,6 +202,18 @@ def from_plain(value: Any, source: Source, problems: Problems | None = None, pat
             problems.report(f"{value!r} is not valid Unicode", path, source)
         value = None
     return Node(value, source, bare=isinstance(value, str))
+
+
+def _import_path(value: Any, problems: Problems, path: str, source: Source) -> str:
+    """Report a class or function, which a config only names; return its import path."""
+    kind = "class" if isinstance(value, type) else "function"
+    name = f"{value.__module__}:{value.__qualname__}"
+    if value.__module__ == "__main__" or "<" in name:
+        how = f"put the {kind} into a module of its own, and write package.module:{kind}"
+    else:
+        how = f"write '{name}'"
+    problems.report(f"a config names a {kind} by its import path; {how}", path, source)
+    return name
 
 
 @dataclass

@@ -337,12 +337,11 @@ def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None
     """Refuse a last (micro)batch of one sample, which batch normalization of flat rows cannot normalize."""
     training, rows = inputs.config.training, inputs.order.samples
     micro = training.largest_microbatch
-    batches = {min(training.batch_size, rows), rows % training.batch_size}
-    single = micro == 1 or any(batch % micro == 1 for batch in batches)
+    single = micro == 1 or any(batch % micro == 1 for batch in inputs.order.batch_sizes)
     flat = len(inputs.info.input_shape) == 1 and inputs.config.distributed.virtual_ranks == 1
     if flat and single and any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules()):
         raise ModelError(
             f"the model has batch normalization, and {rows} rows in batches of {training.batch_size} "
             f"(microbatches of {micro}) leave one of a single sample, which it cannot normalize; "
-            "change training.batch_size or microbatch_size"
+            "change training.batch_size or microbatch_size, or set training.drop_last"
         )

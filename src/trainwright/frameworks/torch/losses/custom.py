@@ -63,7 +63,13 @@ def custom_loss(
     called = by_names(own[name], output, task.target)
 
     def loss(outputs: Any, batch: Tensors) -> Tensor:
-        value = called(outputs, _standardized(batch, task.info))
+        try:
+            value = called(outputs, _standardized(batch, task.info))
+        except KeyError as error:
+            keys = ", ".join(batch)
+            raise ModelError(
+                f"training.loss: {path} failed: KeyError: {error}; the batch has the keys {keys}"
+            ) from error
         shape = value.shape if isinstance(value, Tensor) else None
         rows = len(next(iter(batch.values())))
         if isinstance(value, Tensor) and (shape == (rows,) or (value.numel() == 1 and not by_sample)):

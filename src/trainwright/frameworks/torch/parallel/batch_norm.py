@@ -65,15 +65,15 @@ def batch_norms_of(
             f"{key}: {name} normalizes over the batch; {where} each process then computes one virtual rank; "
             f"set distributed.nproc to {ranks}, or virtual_ranks to {strategy.groups}"
         )
-    training, rows = inputs.config.training, len(inputs.splits["train"])
+    training, rows = inputs.config.training, inputs.order.samples
     micro = training.largest_microbatch
-    for batch in {min(training.batch_size, rows), rows % training.batch_size} - {0}:
+    for batch in inputs.order.batch_sizes:
         sizes = {batch // ranks, -(-batch // ranks)}
         if 0 in sizes or len({-(-size // micro) for size in sizes}) > 1:
             raise ModelError(
                 f"{key}: {name} normalizes over the batch, so all {ranks} parts of a batch need equally many "
                 f"microbatches; {rows} rows in batches of {training.batch_size} leave one of {batch}; "
-                "change training.batch_size or microbatch_size"
+                "change training.batch_size or microbatch_size, or set training.drop_last"
             )
     return BatchNorms(module, layers, Lockstep(generators(device), inputs.world, mine))
 

@@ -129,7 +129,7 @@ IN_A_PROCESS = """
 import sys
 from pathlib import Path
 from small_runs import assert_same, whole_and_resumed
-from test_keras_own_state import COMPILED, COUNTING, LAYER, LOSS
+from test_keras_custom_state import COMPILED, COUNTING, LAYER, LOSS
 
 for index, overrides in enumerate([LOSS, LAYER, *([COUNTING, COMPILED] if sys.argv[2] == "torch" else [])]):
     whole, resumed = whole_and_resumed(Path(sys.argv[1]) / str(index), overrides)

@@ -44,6 +44,10 @@ def probabilities(targets, outputs, from_logits=False):
     return 0.0
 
 
+def of_images(outputs, batch):
+    return outputs.sum() + batch["image"].sum()
+
+
 class Kind:
     pass
 
@@ -226,6 +230,12 @@ def iris_test(folder: Path) -> Path:
     path = folder / "iris.csv"
     load_iris(as_frame=True).data.to_csv(path, index=False)
     return path
+
+
+def test_an_array_that_a_batch_does_not_have_is_named_with_those_it_has(mine: Path) -> None:
+    config = {"data": "iris", "model": "mlp", "training": {"epochs": 1, "loss": "my_losses:of_images"}}
+    with pytest.raises(ModelError, match="KeyError: 'image'; the batch has the keys features, target"):
+        trainwright.train(config, runs_dir=mine / "runs")
 
 
 def test_a_changed_loss_is_a_changed_input(mine: Path) -> None:
