@@ -17,6 +17,8 @@ from trainwright.testing.strategy_suite import CONFIG, StrategySuite
 
 pytestmark = pytest.mark.services
 SUITE = StrategySuite()
+# Blocks of 608 rows are whole vectors: kernels of averages round the rest of a tensor otherwise.
+AVERAGED = ["training.ema.decay=0.9", "model.params.width=608", "training.max_steps=12"]
 PASSES = {1: 5, 2: 3}  # in training, of a process in a step; a process without samples makes one all the same
 
 
@@ -31,11 +33,15 @@ def train(folder: Path, processes: int, *words: str, model: str = "Net", kill: s
     return SUITE._command(folder, "train", "config.yaml", *placement, *words, kill=kill)
 
 
-def test_unequal_parts_of_a_batch_and_an_average(tmp_path: Path) -> None:
-    """The averages are in blocks, too, of whole vectors, since a kernel rounds the rest of a tensor otherwise."""
-    words = ["training.ema.decay=0.9", "model.params.width=608"]
-    alone = SUITE._result(train(tmp_path / "alone", 1, *words))
-    result = SUITE._result(train(tmp_path / "sharded", 2, *words, kill=f"1@{13 * PASSES[2] + 1}"))
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the result of one process."""
+    return SUITE._result(train(tmp_path_factory.mktemp("alone"), 1, *AVERAGED))
+
+
+def test_unequal_parts_of_a_batch_and_an_average(alone: Any, tmp_path: Path) -> None:
+    """The averages are in blocks, too."""
+    result = SUITE._result(train(tmp_path, 2, *AVERAGED, kill=f"1@{7 * PASSES[2] + 1}"))
     assert result["attempts"] == 2
     SUITE._compare(result, alone)
     manifest = RunDir(Path(result["path"])).require_manifest()
@@ -49,10 +55,10 @@ def test_unequal_parts_of_a_batch_and_an_average(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", [1, 2])
-def test_a_run_goes_on_in_another_number_of_processes(first: int, tmp_path: Path) -> None:
+def test_a_run_goes_on_in_another_number_of_processes(first: int, alone: Any, tmp_path: Path) -> None:
     """Blocks are read from whole tensors, and whole tensors from blocks."""
-    alone = SUITE._result(train(tmp_path / "alone", 1))
-    killed = train(tmp_path, first, "distributed.max_restarts=0", kill=f"0@{17 * PASSES[first] + 1}")
+    words = [*AVERAGED, "distributed.max_restarts=0"]
+    killed = train(tmp_path, first, *words, kill=f"0@{7 * PASSES[first] + 1}")
     assert killed.returncode != 0, killed.stdout
     (run,) = (tmp_path / "runs" / "strategy").iterdir()
     result = SUITE._result(
@@ -63,7 +69,7 @@ def test_a_run_goes_on_in_another_number_of_processes(first: int, tmp_path: Path
 
 def test_batch_normalization_over_the_processes(tmp_path: Path) -> None:
     """Each process computes one virtual rank."""
-    words = ["training.batch_size=24", "training.microbatch_size=6"]
+    words = ["training.batch_size=24", "training.microbatch_size=6", "training.max_steps=12"]
     results = [SUITE._result(train(tmp_path / str(n), n, *words, model="Normalized")) for n in (1, 2)]
     SUITE._compare(*results)
 
