@@ -540,8 +540,10 @@ def test_a_run_shows_what_it_is(whole: Run) -> None:
     assert whole.digest is not None
     assert whole.id in whole._repr_html_()
     history = pd.DataFrame(whole.history())
-    assert list(history[history.kind == "metrics"].step) == list(range(1, 31))
-    assert set(history[history.kind == "evaluation"].step) == {7, 14, 21, 28, 30}
+    assert list(history.step) == list(range(1, 31))
+    assert history.train_loss.notna().all()
+    assert set(history[history.val_loss.notna()].step) == {7, 14, 21, 28, 30}
+    assert list(history[history.test_loss.notna()].step) == [30], "in the row of the last step"
 
 
 def test_runs_are_listed_and_cleaned(whole: Run, tmp_path: Path) -> None:

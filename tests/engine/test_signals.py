@@ -145,7 +145,7 @@ def test_what_it_owes_is_logged_with_the_norm_of_its_last_step(
 
 
 def norms(run: Run) -> list[tuple[int, Any]]:
-    return [(row["step"], row.get("grad_norm")) for row in run.history() if row["kind"] == "metrics"]
+    return [(row["step"], row.get("grad_norm")) for row in run.history() if "train_loss" in row]
 
 
 class SignalAtLine:

@@ -96,22 +96,21 @@ class Run:
         return [{"step": one.step, "kind": one.kind, "detail": dict(one.detail)} for one in made]
 
     def history(self) -> list[dict[str, Any]]:
-        """Return what the journal says of metrics, one row for each (step, kind).
+        """Return what the journal says of metrics: a row for each step that has some, with all of them.
 
         `pandas.DataFrame(run.history())` makes a table of it. Damage to the files of the run is named in
         warnings.
         """
         download_records(self._dir)
         damage = problems(self._dir)
-        rows = [
-            {"step": record["step"], "kind": record["kind"]}
-            | {name: number(value) for name, value in record["values"].items()}
-            for record in read(self._dir.journal, damage)
-            if record["kind"] in ("metrics", "evaluation")
-        ]
+        rows: dict[int, dict[str, Any]] = {}
+        for record in read(self._dir.journal, damage):
+            if record["kind"] in ("metrics", "evaluation"):
+                row = rows.setdefault(record["step"], {"step": record["step"]})
+                row |= {name: number(value) for name, value in record["values"].items()}
         for problem in damage:
             log.warning("run %s: %s", self.id, problem)
-        return rows
+        return [rows[step] for step in sorted(rows)]
 
     def __repr__(self) -> str:
         metrics = ", ".join(
