@@ -28,7 +28,37 @@ from trainwright.types import Array, DataInfo
 # Of these, the scale on which errors are alike: the interval of a price is a share of it. Each is one to one
 # on all the targets that it takes, which a fitted transformation is not.
 _SCALES = ("log1p", "log", "sqrt")
-Residuals = Floats  # (rows, outputs), ascending in each column
+FILE = "evaluation/residuals.json"  # in a run directory
+_KEPT = 1000  # residuals, at most, of each output
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """The absolute residuals of the validation rows, on the scale of the intervals.
+
+    Attributes:
+        rows: The number of validation rows.
+        ranks: (kept,) int64: the ranks of those that are kept, from 1, ascending; of few rows, all are.
+        values: (kept, outputs) float64: the residuals of these ranks.
+    """
+
+    rows: int
+    ranks: Array
+    values: Floats
+
+    def at(self, rank: int) -> Floats:
+        """Return the residual of a rank, (outputs,), or of the next one that is kept."""
+        found: Floats = self.values[int(np.searchsorted(self.ranks, rank))]
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` reads."""
+        return {"rows": self.rows, "ranks": self.ranks.tolist(), "values": self.values.tolist()}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Residuals:
+        """Return the residuals that a run directory holds."""
+        return cls(document["rows"], np.array(document["ranks"]), np.array(document["values"]))
 
 
 @dataclass(frozen=True)
@@ -93,8 +123,8 @@ def residuals(result: EvaluationResult, info: DataInfo) -> Residuals:
     errors = np.abs(targets - outputs)
     if not np.isfinite(errors).all():
         raise InputError("the predictions for the validation rows are not finite: no intervals follow")
-    ordered: Residuals = np.sort(errors, axis=0)
-    return ordered
+    ranks = np.unique(np.linspace(1, len(errors), min(len(errors), _KEPT)).astype(np.int64))
+    return Residuals(len(errors), ranks, np.sort(errors, axis=0)[ranks - 1])
 
 
 def calibrated(errors: Residuals, level: float, info: DataInfo) -> Intervals:
@@ -105,7 +135,7 @@ def calibrated(errors: Residuals, level: float, info: DataInfo) -> Intervals:
     Raises:
         InputError: There are too few rows for the level.
     """
-    rows = len(errors)
+    rows = errors.rows
     # Rounded: 0.9 * 10 should not be 9.000000000000002.
     rank = math.ceil(round((rows + 1) * level, 9))
     if rank > rows:
@@ -114,7 +144,7 @@ def calibrated(errors: Residuals, level: float, info: DataInfo) -> Intervals:
             f"intervals of level {level:g} need at least {least:,} validation rows to be calibrated on, and "
             f"the run has {rows:,}: give a lower level, or train with a larger data.split.val"
         )
-    return Intervals(level, errors[rank - 1], rows, info)
+    return Intervals(level, errors.at(rank), rows, info)
 
 
 def chosen_on_validation(run: RunDir, config: RunConfig) -> str | None:

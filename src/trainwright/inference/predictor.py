@@ -30,6 +30,7 @@ from trainwright.inference import texts
 from trainwright.inference.input_files import InputFiles
 from trainwright.inference.input_rows import InputRows
 from trainwright.inference.intervals import (
+    FILE,
     Intervals,
     Residuals,
     calibrated,
@@ -252,8 +253,7 @@ class Predictor:
     def predict_interval(self, rows: Any, level: float = 0.9) -> Any:
         """Return predictions with the ends of intervals, as a data frame: `prediction`, `lower`, `upper`.
 
-        The intervals are calibrated on the run's validation rows (`intervals`), which are read for it once:
-        in the working directory that the run was started in.
+        The intervals are calibrated on the run's validation rows; see `intervals`.
 
         Args:
             rows: As in `outputs`.
@@ -263,13 +263,15 @@ class Predictor:
             InputError: The run is no regression, has no validation rows or too few; or as in `outputs`.
             DataError: The validation rows cannot be read any more.
         """
-        with contextlib.chdir(self._folder()):
-            intervals = self.intervals(level)
+        intervals = self.intervals(level)
         outputs = self.outputs(rows)
         return self._frame(rows, {**self.table(outputs), **intervals.columns(outputs)})
 
     def intervals(self, level: float) -> Intervals:
         """Return the intervals of a level, calibrated on the run's validation rows; see `Intervals`.
+
+        The run keeps the residuals of these rows when it ends. Before that, the rows are read, in the working
+        directory that the run was started in.
 
         Raises:
             InputError: The run is no regression, or has no validation rows or too few.
@@ -277,7 +279,11 @@ class Predictor:
         """
         check_level(level, self.info)
         if self._residuals is None:
-            self._residuals = residuals(self.evaluate("val"), self.info)
+            if self._run.result() is not None and (kept := self._run.read_json(FILE)):
+                self._residuals = Residuals.from_json(kept)
+            else:
+                with contextlib.chdir(self._folder()):
+                    self._residuals = residuals(self.evaluate("val"), self.info)
         if (note := chosen_on_validation(self._run, self.config)) is not None:
             log.info("%s", note)
         return calibrated(self._residuals, level, self.info)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -12,12 +13,13 @@ from trainwright.datasets.samples.arrays import Arrays
 from trainwright.engine.checkpoint import Checkpoints
 from trainwright.engine.signals import Stopped
 from trainwright.engine.state import RunState
-from trainwright.errors import CheckpointError
+from trainwright.errors import CheckpointError, InputError
 from trainwright.evaluation import baselines
 from trainwright.evaluation.baselines import Baseline, compared
 from trainwright.evaluation.metrics import EvaluationResult, explained_metric
 from trainwright.evaluation.profile import profile
 from trainwright.evaluation.tables import tables, with_origin
+from trainwright.inference import intervals
 from trainwright.plugins import task_for
 from trainwright.process.global_random import preserved_global_random
 from trainwright.records.document import dump
@@ -191,6 +193,9 @@ class Description:
             except Exception as error:
                 log.warning("baselines cannot be computed: %s: %s", type(error).__name__, error)
         self._files[f"evaluation/{split}.json"] = dump(table)
+        if split == "val" and task_for(self._bundle.info).gives_amounts:
+            with suppress(InputError):  # predictions that are not finite
+                self._files[intervals.FILE] = dump(intervals.residuals(result, self._bundle.info).to_json())
 
     def data(self) -> None:
         """Describe the distributions of the data."""
