@@ -13,8 +13,8 @@ runs/<experiment>/<run-id>/
     log/                what is committed, which attempt may write, and the seals
     checkpoints/        what the run resumes from
     best/               the best models, weights only
-    evaluation/         the tables of the final evaluation, residuals for intervals, what the data are like, and
-                        the explanation
+    evaluation/         the tables of the final evaluation, residuals for intervals, what the data are like,
+                        and the explanation
     trackers/           how far each tracker is
     result.json         status, metrics and digest; written at each orderly end
     report.html
