@@ -147,6 +147,7 @@ def test_its_task_goes_through_every_command(site: Path, tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.services
 @pytest.mark.slow
 def test_its_suites_pass(site: Path, tmp_path: Path) -> None:
     words = [

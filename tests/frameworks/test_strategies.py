@@ -47,6 +47,7 @@ class TestDivided(StrategySuite):
             assert (newest / "weights.1.safetensors").stat().st_size > 100_000
 
 
+@pytest.mark.services
 def test_files_hold_blocks_and_predict_as_whole_ones(tmp_path: Path) -> None:
     """Also after the death of one of the two processes."""
     suite = TestDivided()
