@@ -580,7 +580,10 @@ def test_losses_that_do_not_fit_are_said(here: Path) -> None:
             r"own_nets:no_number returned a tensor of shape \(1, 2\); it must return one number",
         ),
         ("own_nets:missing", "training.loss: .*missing"),
-        ("own_nets:weighted", "own_nets:weighted failed: KeyError: 'amount'; the batch has the keys features, target"),
+        (
+            "own_nets:weighted",
+            "own_nets:weighted failed: KeyError: 'amount'; the batch has the keys features, target",
+        ),
         ("own_nets:TwoHeads", "own_nets:TwoHeads cannot be constructed: .*; write its options beside it"),
         ("mse", "mse is not a loss for classification; allowed: auto, cross_entropy, focal, or package"),
     ):
