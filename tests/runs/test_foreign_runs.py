@@ -113,7 +113,6 @@ VERBS: dict[str, Callable[..., Any]] = {
     "reproduce": trainwright.reproduce,
     "resume": lambda run, **how: trainwright.resume(run, ["training.max_steps=2"], **how),
     "fork": lambda run, **how: trainwright.fork(run, ["experiment.seed=2"], **how),
-    "interval": lambda run, **how: trainwright.predict(run, "rows.csv", interval=0.5, **how),
 }
 
 
@@ -132,6 +131,15 @@ def test_no_verb_asks_a_host_that_a_foreign_run_names(
         with pytest.raises(TrainwrightError):
             VERBS[verb](run, trust=True)
         assert any(SECRET in path for path in host.asked)  # the attack would have succeeded
+
+
+def test_intervals_of_a_foreign_run_come_from_the_residuals_in_it(made: Path, here: Path, host: Host) -> None:
+    run = foreign(made, here / "theirs", data={"path": f"hdfs://{host.address}/rows.csv"})
+    assert {"lower", "upper"} <= set(trainwright.predict(run, "rows.csv", interval=0.5).columns)
+    (run.path / "evaluation" / "residuals.json").unlink()
+    with pytest.raises(InputError, match="--trust"):
+        trainwright.predict(run, "rows.csv", interval=0.5)
+    assert host.asked == []
 
 
 def test_compare_and_why_ask_no_host_of_a_foreign_run(made: Path, here: Path, host: Host) -> None:

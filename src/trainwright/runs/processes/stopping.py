@@ -55,6 +55,8 @@ def _ask_elsewhere(run: RunDir) -> bool:
         return False
     try:
         remote.heartbeats.ask_to_stop(head.attempt)
+        if (now := remote.head()) is None or now.kind == "end":
+            remote.heartbeats.stop_beating(head.attempt)  # it ended before, and deletes no later request
     except OSError as error:
         raise InputError(f"the store of run {run.id} cannot be written: {error}") from error
     return True
