@@ -84,9 +84,9 @@ class ModelInputs:
     """Everything that a model is built from.
 
     `model_params` are the validated options of `config.model.type`. `threads` is the number of CPU threads
-    that the run was pinned to. `model` is the object that the user passed in Python, or None: what trains it,
-    or gives it weights, does so in place, unless it is but the definition of a model; whoever wants the object
-    unchanged passes what `Framework.copied` returns.
+    that the run was pinned to. `model` is the object that the user passed in Python, or None: it is trained,
+    and gets weights, in place, unless it is but the definition of a model. Whoever wants the object unchanged
+    passes what `Framework.copied` returns.
     """
 
     config: RunConfig

@@ -41,12 +41,10 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
 
 
 def copied_model(model: Any) -> Any:
-    """Return a copy of a model object that was passed in Python, or None for None; see `Framework.copied`."""
-    return (
-        None
-        if model is None
-        else plugins.adapter("framework", plugins.framework_of_class(type(model))).copied(model)
-    )
+    """Return a copy of a model object that was passed in Python; None of None. See `Framework.copied`."""
+    if model is None:
+        return None
+    return plugins.adapter("framework", plugins.framework_of_class(type(model))).copied(model)
 
 
 def _framework_of_function(path: str, function: FunctionType) -> str:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from trainwright.plugins import task_for
 from trainwright.types import DataInfo
 
 log = logging.getLogger("trainwright")
-_CODED = ("classification",)  # the tasks whose targets are class numbers
 
 
 def fill_estimator(estimator: Any, info: DataInfo, fill: Callable[[], None]) -> None:
@@ -36,7 +36,7 @@ def fill_estimator(estimator: Any, info: DataInfo, fill: Callable[[], None]) -> 
 
 def _other_unit(info: DataInfo) -> str:
     """Return what a model learned instead of the targets as they were given; "": nothing."""
-    if info.task in _CODED and info.classes is not None:
+    if task_for(info).has_classes() and info.classes is not None:
         numbers = [str(number) for number in range(len(info.classes))]
         if [_plain(label) for label in info.classes] != numbers:
             return f"the numbers of the classes {', '.join(map(str, info.classes[:3]))}" + " ..." * (
