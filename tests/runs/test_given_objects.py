@@ -1,6 +1,7 @@
 """A model that is given as an object is trained itself, and holds the weights that the run reports."""
 
 import copy
+import os
 import subprocess
 import sys
 import threading
@@ -51,7 +52,7 @@ def stored(run: Run, module: nn.Module) -> dict[str, Any]:
 
 def test_the_object_holds_the_best_weights(tmp_path: Path) -> None:
     module, first = net(), weights_of(net())
-    settings = EVERY_STEP | {"training.learning_rate": 1.0}  # so high that the last model is not the best
+    settings = EVERY_STEP | {"training.learning_rate": 30.0}  # so high that the last model is not the best
     run = trainwright.train(PLAIN, settings, runs_dir=tmp_path, model=module)
     assert run.result["best"]["step"] < 30
     assert any(not np.array_equal(first[name], value) for name, value in weights_of(module).items())
@@ -123,11 +124,11 @@ def test_a_run_without_a_checkpoint_begins_with_the_kept_weights(tmp_path: Path)
         "        os._exit(9) if step == 3 else None\n"
         "trainwright.train(PLAIN, runs_dir=sys.argv[1], model=net(), callbacks=[Die()])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], cwd=Path(__file__).parent, check=False
-    )
+    here = Path(__file__).parent
+    environment = os.environ | {"PYTHONPATH": f"{here}{os.pathsep}{here.parent}"}
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=environment, check=False)
     assert done.returncode == 9
-    (run,) = trainwright.runs(runs_dir=tmp_path)
+    run = trainwright.get("last", runs_dir=tmp_path)
     whole = trainwright.train(PLAIN, runs_dir=tmp_path / "whole", model=net())
     assert trainwright.resume(run, model=net(seed=3)).digest == whole.digest
 

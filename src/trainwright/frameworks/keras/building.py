@@ -89,7 +89,7 @@ def definition(model: Any) -> dict[str, str]:
         for number, layer in enumerate(layers)
         if not _of_keras(type(layer))
     }
-    described = {"layers": sha256_json(plain(json.loads(model.to_json()))), **own}
+    described = {"layers": sha256_json(plain(_config_of(model))), **own}
     internal = vars(_keras_class(model, "Layer")()).keys() | vars(_keras_class(model, "Model")()).keys()
     attributes = {
         f"attribute {name} of layer {number}": value
@@ -99,6 +99,19 @@ def definition(model: Any) -> dict[str, str]:
         if name not in internal and not _leads_to_keras(value)
     }
     return described | described_attributes(attributes)
+
+
+def _config_of(model: Any) -> Any:
+    """Return the config of a model; of one that has none those of its layers, whose order the model knows."""
+    try:
+        return json.loads(model.to_json())
+    except Exception:
+        layers = model._flatten_layers(include_self=False)
+        return [
+            {"class": path_of(type(layer)), "config": json.loads(json.dumps(layer.get_config(), default=str))}
+            for layer in layers
+            if _of_keras(type(layer))
+        ]
 
 
 def _keras_class(model: Any, name: str) -> Any:
