@@ -155,6 +155,7 @@ def train_child(
     from trainwright.runs.attempt import run_attempt
     from trainwright.runs.children.config import child_config, child_placement
     from trainwright.runs.children.create import ChildRequest, create_child
+    from trainwright.runs.predictor import fill_object
     from trainwright.runs.request import Request
 
     check_verdict(training.verdict)
@@ -185,4 +186,6 @@ def train_child(
                 verdict=training.verdict,
             )
         )
-    return Run.trained(child, result)
+        made = Run.trained(child, result)
+        fill_object(RunDir(made.path), training.model)
+    return made

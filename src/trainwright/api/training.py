@@ -19,6 +19,7 @@ from trainwright.records.manifest import Parent
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.data.bundles import make_bundle, make_objects
+from trainwright.runs.frameworks import copied_model
 from trainwright.runs.lookup import RunName, find, find_unfinished, placement_of_overrides, warn_of_unused
 from trainwright.runs.objects import Objects, name_batch_size, name_model, require_data, require_objects
 from trainwright.runs.processes.placement import resumed_config
@@ -61,8 +62,10 @@ def train(
             without training: the same computation, data, code, initial weights and numeric environment, and a
             tier better than `statistical`. Damaged runs are passed over. Settings that change only the record
             are not used, and a warning names them. It is tried before `resume`.
-        model: A model object, used instead of `model.type`; the run can then be reproduced only with that
-            object. Or the name of a model, a class or a function.
+        model: A model object, used instead of `model.type`, or the name of a model, a class or a function.
+            An object is trained itself: a network from the weights that it has, an estimator as if `fit` were
+            called. Afterwards it holds the weights that the metrics of the run are of: those of the best
+            model where there is one, else the last. The run can be reproduced only with such an object.
         data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset; or all rows as
             one pair or data frame. They replace the source that the section `data` names; its other settings
             (target, split ...) apply to them.
@@ -81,6 +84,7 @@ def train(
     """
     from trainwright.engine.outside import check_verdict
     from trainwright.runs.attempt import run_attempt
+    from trainwright.runs.predictor import fill_object
     from trainwright.runs.processes.ranks import follow, is_restarted
     from trainwright.runs.request import Request
     from trainwright.runs.reuse import CompletedRuns
@@ -98,21 +102,25 @@ def train(
     with working_in(Path.cwd()):
         objects = make_objects(resolved, model, data, callbacks)
         if (followed := follow(resolved.config, objects, run_attempt)) is not None:
+            fill_object(followed, model)
             return Run(followed)
         if reuse:
             # Asked for, so that it is said where only warnings are.
             completed = CompletedRuns(folder, resolved.config.experiment.name, logging.WARNING)
             if (known := completed.find(resolved, objects)) is not None:
+                fill_object(known, model)
                 return Run(known)
         if (resume or is_restarted()) and (found := find_unfinished(resolved, folder)):
             _resume_for(found, resolved, objects, data, verdict)
+            fill_object(found, model)
             return Run(found)
         experiment = resolved.config.experiment.name
         if resume:
             log.info("no unfinished run of this computation in %s/%s: a new one begins", folder, experiment)
         run = RunDir.create(folder, experiment, resolved.dump(), settings=resolved.settings)
-        result = run_attempt(Request(resolved, run, objects, verdict=verdict))
-    return Run.trained(run, result)
+        made = Run.trained(run, run_attempt(Request(resolved, run, objects, verdict=verdict)))
+        fill_object(RunDir(made.path), model)
+    return made
 
 
 def _resume_for(
@@ -197,6 +205,7 @@ def resume(
     """
     from trainwright.engine.outside import check_verdict
     from trainwright.runs.attempt import run_attempt
+    from trainwright.runs.predictor import fill_object
     from trainwright.runs.processes.ranks import follow
     from trainwright.runs.request import Request
 
@@ -223,6 +232,7 @@ def resume(
         require_objects(found, "resume", model=model, data=data)
         objects = make_objects(resumed_config(found, resolved, placement), model, data, callbacks)
         if follow(resolved.config, objects, run_attempt) is not None:
+            fill_object(found, model)
             return Run(found)
         run_attempt(
             Request(
@@ -235,6 +245,7 @@ def resume(
                 keep=True,
             )
         )
+        fill_object(found, model)
     return Run(found)
 
 
@@ -280,7 +291,7 @@ def reproduce(
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
         runs_dir: The folder of the runs.
-        model: The model object, if `train` was given one.
+        model: The model object, if `train` was given one; its weights do not matter, and stay as they are.
         data: The data objects, if `train` was given some.
         callbacks: Observers of the run.
         trust: Import all that the run's config names; each import is announced in the log.
@@ -319,7 +330,7 @@ def reproduce(
         )
         decisions = journalled_decisions(original.journal).to_json()
         parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)
-        objects = make_objects(resolved, model, data, callbacks)
+        objects = make_objects(resolved, copied_model(model), data, callbacks)
         placement = original.require_manifest().placement | {"distributed.nnodes": 1}
         result = run_attempt(Request(resolved, again, objects, parent, placement))
     if result.status in ("preempted", "interrupted"):

@@ -319,6 +319,13 @@ class _Attempt:
 
     def _end(self, result: Result, loop: Loop) -> None:
         recorder = loop.parts.recorder
+        loop.parts.learner.close()
+        if changed := loop.parts.learner.changed_definition():
+            manifest = self._startup.manifest = self._startup.manifest.model_copy(
+                update={"changed_model": dict(changed)}
+            )
+            if self._world.is_main:
+                self._run.write(Manifest.FILE, manifest)
 
         def end_journal() -> None:
             if result.metrics and result.status in TESTED:

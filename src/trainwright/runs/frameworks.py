@@ -40,6 +40,13 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
     )
 
 
+def copied_model(model: Any) -> Any:
+    """Return a copy of a model object that was passed in Python; None of None. See `Framework.copied`."""
+    if model is None:
+        return None
+    return plugins.adapter("framework", plugins.framework_of_class(type(model))).copied(model)
+
+
 def _framework_of_function(path: str, function: FunctionType) -> str:
     """Return the framework of a function that makes a model: that of the class which it is annotated with.
 

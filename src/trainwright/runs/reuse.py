@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from trainwright.runs.code_identity import code_inputs
 from trainwright.runs.data.identity import data_inputs
 from trainwright.runs.data.sampling import epoch_samples
 from trainwright.runs.environment import environment_inputs
-from trainwright.runs.frameworks import framework_name
+from trainwright.runs.frameworks import copied_model, framework_name
 from trainwright.runs.lookup import warn_of_unused
 from trainwright.runs.manifest import code_roots, make_manifest
 from trainwright.runs.objects import Objects
@@ -263,10 +264,12 @@ def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Pat
     """Return the inputs as an attempt finds them: built in the same order, as building may draw numbers."""
     config = resolved.config
     choices = journalled_decisions(run.journal).choices()  # without them, they would be measured again
+    framework = plugins.adapter("framework", framework_name(config, objects.model))
+    objects = replace(objects, model=copied_model(objects.model))  # itself it is trained if none is found
     components = build(config, config.training.threads, objects, choices)
     if source is not None and source.exists():
         initialize(components, source)
-    determinism = plugins.adapter("framework", framework_name(config, objects.model)).determinism(config)
+    determinism = framework.determinism(config)
     known = run.require_manifest().code.modules
     initial = weights_digest(components.learner, components.inputs.world)
     return make_manifest(run, resolved, objects, components, determinism, initial, known)

@@ -27,7 +27,14 @@ from trainwright.runs.children.config import (
     child_settings,
     differing,
 )
-from trainwright.runs.children.origin import CONFIG_FILE, Origin, available_best, copy_state, loop_sha256
+from trainwright.runs.children.origin import (
+    CONFIG_FILE,
+    Origin,
+    available_best,
+    copy_given,
+    copy_state,
+    loop_sha256,
+)
 from trainwright.runs.data.sampling import epoch_samples
 from trainwright.runs.frameworks import framework_name
 from trainwright.runs.wiring import order_and_rules, run_checkpoints
@@ -234,6 +241,8 @@ class _ParentState:
         folder.mkdir()
         if self._commit is not None:
             copy_state(self._source, self._commit, folder)
+        else:
+            copy_given(self._parent, child.path)
         write_config(folder / CONFIG_FILE, self._request.own.dump())
         child.write(Lineage.FILE, self._lineage_of_child())
 
@@ -319,11 +328,14 @@ def copy_origin(original: RunDir, repetition: RunDir) -> None:
         CheckpointError: The initial state of the other run is damaged.
     """
     origin = Origin(original)
+    if "model" in original.require_manifest().objects:
+        download_all(original)
+        copy_given(original, repetition.path)
     lineage = Lineage(run_id=original.id, relation="reproduce")
     if origin.lineage is not None and origin.initial is not None:
         download_all(original)
         folder = repetition.path / FOLDER
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         if origin.commit is not None:
             copy_state(origin.checkpoints, origin.commit, folder)
         write_config(folder / CONFIG_FILE, (original.path / FOLDER / CONFIG_FILE).read_text())
