@@ -7,6 +7,7 @@ exits with `exit_code`.
     TrainwrightError                  1
     ├── InputError                  2   something that the user gave is wrong
     │   ├── ConfigError             2   the config: all its problems at once, each with file, line and column
+    │   ├── LoaderBatchSizeError    2   the user's data loaders have another batch size than the config
     │   ├── DataError               2   the data: named with file, column and row
     │   ├── ModelError              2   the model cannot be built or fed with this data
     │   ├── CodeError               2   code that the config names cannot be imported
@@ -79,6 +80,14 @@ class Problem:
     def __str__(self) -> str:
         position = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
         return ": ".join(part for part in (position, self.path, self.message) if part)
+
+
+class LoaderBatchSizeError(InputError):
+    """Data loaders that a function returned have another batch size than the run, for which none was set."""
+
+    def __init__(self, message: str, batch_size: int) -> None:
+        super().__init__(message)
+        self.batch_size = batch_size
 
 
 class ConfigError(InputError):

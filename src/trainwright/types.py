@@ -54,11 +54,13 @@ class FeatureForm(NamedTuple):
         target: What the model learns of targets that are values. `float64`: the very values. `float32`:
             these, rounded. `centered`: the same, but shifted first where rounding would lose their
             differences. `standardized`: shifted only if they are standardized as well.
+        is_own: Whether the model is the user's own, written for the columns that the data have.
     """
 
     dtype: str = "float32"
     frames: bool = False
     target: Literal["float64", "float32", "centered", "standardized"] = "float64"
+    is_own: bool = False
 
 
 class StepResult(NamedTuple):

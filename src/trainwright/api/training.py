@@ -6,12 +6,13 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainwright.api.forking import Training, is_longer, train_child
 from trainwright.config import Config, Overrides, Resolved
 from trainwright.config import load as load_resolved
-from trainwright.errors import InputError, TrainingError
+from trainwright.config.overrides import with_settings
+from trainwright.errors import InputError, LoaderBatchSizeError, TrainingError
 from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.records.decision import journalled_decisions
 from trainwright.records.listing import runs_folder
@@ -83,42 +84,63 @@ def train(
         Stopped: A signal came before the first step.
     """
     from trainwright.engine.outside import check_verdict
+
+    check_verdict(verdict)
+    terms, given = _Terms(runs_dir, resume, reuse), Training(model, data, callbacks, verdict=verdict)
+    try:
+        return _train(config, overrides, terms, given)
+    except LoaderBatchSizeError as error:  # only the function that the config names could tell
+        size = error.batch_size
+    log.info("training.batch_size: %d, as of the data loader", size)
+    return _train(config, with_settings(overrides, {"training.batch_size": size}), terms, given)
+
+
+class _Terms(NamedTuple):
+    """The runs that `train` may return instead of a new one, and where all are."""
+
+    runs_dir: Path | str | None
+    resume: bool
+    reuse: bool
+
+
+def _train(config: Config, overrides: Overrides, terms: _Terms, given: Training) -> Run:
+    """Find a run, or train a new one; see `train`."""
     from trainwright.runs.attempt import run_attempt
     from trainwright.runs.predictor import fill_object
     from trainwright.runs.processes.ranks import follow, is_restarted
     from trainwright.runs.request import Request
     from trainwright.runs.reuse import CompletedRuns
 
-    check_verdict(verdict)
+    model, data = given.model, given.data
     if model is not None:
         config, overrides, model = name_model(config, overrides, model)
     resolved = load_resolved(config, overrides, Catalog(), objects=data is not None)
     if data is not None and (sized := name_batch_size(resolved, overrides, data)) is not None:
         resolved = load_resolved(config, sized, Catalog(), objects=True)
     log_notes(resolved)
-    folder = runs_folder(runs_dir)
+    folder = runs_folder(terms.runs_dir)
     if data is None:
         require_data(resolved, config)
     with working_in(Path.cwd()):
-        objects = make_objects(resolved, model, data, callbacks)
+        objects = make_objects(resolved, model, data, given.callbacks)
         if (followed := follow(resolved.config, objects, run_attempt)) is not None:
             fill_object(followed, model)
             return Run(followed)
-        if reuse:
+        if terms.reuse:
             # Asked for, so that it is said where only warnings are.
             completed = CompletedRuns(folder, resolved.config.experiment.name, logging.WARNING)
             if (known := completed.find(resolved, objects)) is not None:
                 fill_object(known, model)
                 return Run(known)
-        if (resume or is_restarted()) and (found := find_unfinished(resolved, folder)):
-            _resume_for(found, resolved, objects, data, verdict)
+        if (terms.resume or is_restarted()) and (found := find_unfinished(resolved, folder)):
+            _resume_for(found, resolved, objects, data, given.verdict)
             fill_object(found, model)
             return Run(found)
         experiment = resolved.config.experiment.name
-        if resume:
+        if terms.resume:
             log.info("no unfinished run of this computation in %s/%s: a new one begins", folder, experiment)
         run = RunDir.create(folder, experiment, resolved.dump(), settings=resolved.settings)
-        made = Run.trained(run, run_attempt(Request(resolved, run, objects, verdict=verdict)))
+        made = Run.trained(run, run_attempt(Request(resolved, run, objects, verdict=given.verdict)))
         fill_object(RunDir(made.path), model)
     return made
 

@@ -65,6 +65,16 @@ def fill_defaults(root: Node, stem: str, *, length: bool, objects: bool) -> None
             )
         elif objects and not (_text(data, "path") or _text(data, "train_path")):
             mapping(data)["type"] = Node(OBJECTS, Source("default (of data given as objects)"))
+    data, model = find_value(root, "data"), find_value(root, "model")
+    if (
+        data is not None
+        and model is not None
+        and (objects or ":" in (_text(data, "type") or ""))
+        and ":" in (_text(model, "type") or "")
+        and find(root, "data.standardize") is None
+    ):
+        source = Source("default (of data that are given to a model of one's own)")
+        put(root, "data.standardize", Node(False, source))
 
 
 def _fill_processes(root: Node) -> None:

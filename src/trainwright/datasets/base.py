@@ -214,6 +214,7 @@ class DataBundle:
         packages: The distributions that were imported to prepare the data, if another process did that.
         repeated: The rows that two splits share; `warnings` say so, too.
         code: The user's objects whose code makes the samples, such as map-style data sets.
+        batch_size: That of the user's data loaders, if the samples were given as such.
     """
 
     info: DataInfo
@@ -234,6 +235,7 @@ class DataBundle:
     packages: Sequence[str] = ()
     repeated: Sequence[RepeatedRows] = ()
     code: Sequence[Any] = field(default=(), repr=False)
+    batch_size: int | None = None
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, compute: Callable[[DataBundle], T]) -> T:

@@ -109,4 +109,6 @@ def form_for(config: RunConfig, model: Any = None) -> FeatureForm:
         ModelError: No framework knows the model, or it cannot be constructed.
     """
     framework = cast(type[Framework], plugins.adapter("framework", framework_name(config, model)))
-    return framework.feature_form(config, model)
+    return framework.feature_form(config, model)._replace(
+        is_own=model is not None or ":" in config.model.type
+    )

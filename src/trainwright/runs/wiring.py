@@ -44,7 +44,12 @@ from trainwright.process.alarms import announced
 from trainwright.process.global_random import preserved_global_random
 from trainwright.records.run_dir import RunDir
 from trainwright.require import ImportRule, import_rule
-from trainwright.runs.data.checks import check_accumulators, check_metrics, check_reading
+from trainwright.runs.data.checks import (
+    check_accumulators,
+    check_batch_size,
+    check_metrics,
+    check_reading,
+)
 from trainwright.runs.data.learner_splits import learner_splits
 from trainwright.runs.data.sampling import check_sampling, drawing_weights, epoch_samples
 from trainwright.runs.data.shared import loaded
@@ -166,6 +171,7 @@ def build(
     framework = framework_for(config, bundle.info, model)
     check_accumulators(config, framework)
     check_reading(config, bundle, framework)
+    check_batch_size(config, bundle, framework)
     plan: Plan = framework.plan(config, epoch_samples(config, rows), model)
     check_sampling(config, framework, plan)
     if threads is None:
