@@ -91,7 +91,7 @@ def evaluate(
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),
-    help="Predict the second of two classes, or a label, where its probability is at least this.  "
+    help="Predict the positive one of two classes, or a label, where its probability is at least this.  "
     "[default: the most probable class]",
 )
 @click.option(

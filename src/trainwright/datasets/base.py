@@ -8,7 +8,7 @@ returns is immutable, and every method may be called from any thread. Its only r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel
@@ -251,6 +251,12 @@ class DataBundle:
         """The files that samples are read from while a run trains, as paths or URLs."""
         splits = [split for split in self.splits.values() if isinstance(split, ReadFromFiles)]
         return [*self.shards_read, *(file for split in splits for file in split.files_read)]
+
+    def described_as(self, info: DataInfo) -> DataBundle:
+        """Return the same data with another description, which `once` does not depend on."""
+        described = replace(self, info=info)
+        described.share(self._known)
+        return described
 
     def share(self, known: dict[str, Any]) -> None:
         """Share what `once` computes with others that have the same data."""

@@ -24,7 +24,8 @@ def tables(result: EvaluationResult, info: DataInfo) -> Json:
     Keys:
     - `split`, `task`, `target`, `rows`, and `metrics` (NaN and infinities are strings, as in the journal);
     - `confusion`: {`labels`, `matrix` [true][predicted]}, for at most 200 classes;
-    - `positive`: of two classes, the label of the one that `f1`, `precision` and `recall` are of;
+    - `positive`: of two classes, the label of the positive one, which metrics and figures are of, and
+      `positive_reason`, why it is that one (empty: the config says so);
     - `per_class`: [{`label`, `precision`, `recall`, `f1`, `support`}], for each class or label;
     - `scatter`: {`true`, `predicted`}, at most 2000 points of the first output, evenly spaced over the rows;
     - `worst`: the rows with the largest errors, [{`row`, `true`, `predicted`, `probability` | `error`}],
@@ -50,6 +51,7 @@ def tables(result: EvaluationResult, info: DataInfo) -> Json:
         "rows": len(result.ids),
         "confusion": None,
         "positive": None,
+        "positive_reason": "",
         "per_class": None,
         "scatter": None,
         "worst": [],

@@ -223,7 +223,8 @@ class Predictor:
 
         Args:
             rows: As in `outputs`.
-            threshold: Predict the second of two classes, or a label, where its probability is at least this.
+            threshold: Predict the positive one of two classes, or a label, where its probability is at
+                least this.
                 Default: the most probable class, and labels whose probability is above 0.5.
 
         Raises:

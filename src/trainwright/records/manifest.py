@@ -69,7 +69,7 @@ class DataIdentity(Record):
     `rows` identifies the rows of each split, however their features were prepared; `preparation` is the
     SHA-256 of what was fitted to prepare them: rows in another unit may have the same features. `files` has
     the beginning of the SHA-256 of each shard, by its name, to say which of them has changed. `repeated` are
-    the rows that two splits share.
+    the rows that two splits share. `positive` is the label of the positive one of two classes.
     """
 
     hash: str | None = None
@@ -80,6 +80,7 @@ class DataIdentity(Record):
     target: str | None = None
     features: list[str] = Field(default_factory=list)
     classes: list[str] | None = None
+    positive: str | None = None
     content_hashed: bool = True
     files: dict[str, str] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)

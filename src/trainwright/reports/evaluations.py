@@ -44,6 +44,7 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
     name = {"test": "Test", "val": "Validation", "train": "Training"}[split]
     made: Section = {
         "name": name,
+        "positive": _positive(tables) if first else "",
         "worst_head": [],
         "worst_note": "",
         "rows": number(tables.get("rows", 0)),
@@ -80,6 +81,14 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
         made["worst"] = [_worst_row(row) for row in (tables.get("worst") or [])[:8]]
         made["worst_head"], made["worst_note"] = _worst_names(tables)
     return made
+
+
+def _positive(tables: Json) -> str:
+    """Return the positive one of two classes, and why it is that one."""
+    if tables.get("positive") is None:
+        return ""
+    why = filter(None, (str(tables.get("positive_reason", "")), "evaluation.positive"))
+    return f"{tables['positive']} ({'; '.join(why)})"
 
 
 def _meaning(tables: Json, metric: str) -> str:

@@ -51,6 +51,7 @@ from trainwright.runs.data.checks import (
     check_reading,
 )
 from trainwright.runs.data.learner_splits import learner_splits
+from trainwright.runs.data.positive import with_positive_class
 from trainwright.runs.data.sampling import check_sampling, drawing_weights, epoch_samples
 from trainwright.runs.data.shared import loaded
 from trainwright.runs.frameworks import form_for, framework_for
@@ -130,7 +131,8 @@ def load_data(config: RunConfig, model: Any = None, settle: Settle = PLAIN.settl
         _check_sources(config, rule)
     cls = plugins.dataset_of(config.data.type)
     request = LoadRequest(form_for(config, model), settle)
-    return loaded(cls(config.data, cls.Params(**config.data.params)), config.data, request)
+    bundle = loaded(cls(config.data, cls.Params(**config.data.params)), config.data, request)
+    return with_positive_class(bundle, config)
 
 
 def _check_sources(config: RunConfig, rule: ImportRule) -> None:
