@@ -277,3 +277,16 @@ def test_sync(
         [{"tracker": "mlflow", "sent": 12, "pending": left, "error": error}],
     )
     assert (error or "complete") in command("runs", "sync", A, "--runs-dir", runs_dir).out
+
+
+def test_show_says_what_takes_the_space(command: Command, runs_dir: Path) -> None:
+    folder = runs_dir / "digits" / A / "checkpoints" / "step-000000045-a0001"
+    folder.mkdir(parents=True)
+    (folder / "weights.safetensors").write_bytes(bytes(3 << 20))
+    (row,) = [
+        line for line in command("runs", "show", A, "--runs-dir", runs_dir).out.splitlines() if "MiB" in line
+    ]
+    assert row.split()[0] == "size"
+    assert "3.0 MiB: checkpoints 3.0 MiB, other " in row
+    sizes = command("runs", "show", A, "--runs-dir", runs_dir, "--json").json["bytes"]
+    assert (sizes["checkpoints"], sizes["evaluation"]) == (3 << 20, 0)

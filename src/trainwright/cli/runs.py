@@ -14,7 +14,7 @@ import trainwright
 from trainwright.api.documents import existing, run_details
 from trainwright.cli import options
 from trainwright.cli.cleaning import clean, delete
-from trainwright.cli.output import show, table
+from trainwright.cli.output import show, size, table
 from trainwright.numerals import number
 from trainwright.records.queries import FIELDS, check_names, values
 
@@ -170,9 +170,16 @@ def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
         *_lineage(RunDir(shown.path)),
         *_decisions(shown),
         *(_inputs(manifest) if manifest else ()),
+        ("size", _sizes(document["bytes"])),
         *((name, place) for name, place in places if place),
     ]
     show(document, table(rows), as_json)
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    """Return the size of a run's files in words, the largest kind first."""
+    kinds = sorted(((count, kind) for kind, count in sizes.items() if count), reverse=True)
+    return f"{size(sum(sizes.values()))}: {', '.join(f'{kind} {size(count)}' for count, kind in kinds)}"
 
 
 def _lineage(run: RunDir) -> Iterator[tuple[str, str]]:

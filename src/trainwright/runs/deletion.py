@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from trainwright.records.study import StudyRecord, is_study
 from trainwright.records.study_list import ListedStudy, listed_studies, listed_study
 from trainwright.storage.deletion import mark_deleted, marked, remove_folder
 from trainwright.storage.remote import DELETED, RemoteRun, copied_entry
+from trainwright.storage.sizes import size_of
 from trainwright.storage.urls import open_store, url_of
 
 log = logging.getLogger("trainwright")
@@ -62,19 +62,6 @@ def of_study(study: ListedStudy) -> Deletable:
     found = [RunDir(study.path.parent / run_id) for run_id in study.labels]
     attempts = {run.path: run.next_attempt() for run in found if run.config_file.exists()}
     return Deletable(RunDir(study.path), study.status, attempts, is_study=True)
-
-
-def size_of(folder: Path) -> int:
-    """Return the size of the files in a folder; of a run in a store, of those that are there."""
-    entry = copied_entry(folder) if url_of(folder.parent.parent) else None
-    if entry is not None:
-        return sum(file.bytes for file in entry.files.values())
-    found = {}
-    for place, _, names in os.walk(folder):
-        for name in names:
-            stat = Path(place, name).lstat()
-            found[stat.st_dev, stat.st_ino] = stat.st_size
-    return sum(found.values())
 
 
 @contextlib.contextmanager
