@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from trainwright.api.configs import check, init, schema
     from trainwright.api.differences import why
     from trainwright.api.forking import fork
-    from trainwright.api.housekeeping import clean, get, list_runs, summaries, sync
+    from trainwright.api.housekeeping import clean, delete, get, list_runs, summaries, sync
     from trainwright.api.results import (
         compare,
         evaluate,
@@ -42,6 +42,7 @@ __all__ = [
     "compare",
     "create",
     "cross_validate",
+    "delete",
     "evaluate",
     "explain",
     "export",
@@ -75,7 +76,7 @@ _VERBS = {
     "configs": ("check", "init", "schema"),
     "differences": ("why",),
     "forking": ("fork",),
-    "housekeeping": ("clean", "get", "list_runs", "summaries", "sync"),
+    "housekeeping": ("clean", "delete", "get", "list_runs", "summaries", "sync"),
     "results": (
         "compare",
         "evaluate",
