@@ -110,7 +110,9 @@ def train(
         experiment = resolved.config.experiment.name
         if resume:
             log.info("no unfinished run of this computation in %s/%s: a new one begins", folder, experiment)
-        run = RunDir.create(folder, experiment, resolved.dump(), settings=resolved.settings)
+        run = RunDir.create(
+            folder, experiment, resolved.dump(), settings=resolved.settings, data_paths=resolved.data_paths()
+        )
         result = run_attempt(Request(resolved, run, objects, verdict=verdict))
     return Run.trained(run, result)
 
@@ -316,6 +318,7 @@ def reproduce(
             resolved.dump(),
             lambda again: copy_origin(original, again),
             created.settings if (created := original.creation()) else None,
+            resolved.data_paths(),
         )
         decisions = journalled_decisions(original.journal).to_json()
         parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)
