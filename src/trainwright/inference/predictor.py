@@ -13,6 +13,7 @@ import numpy as np
 
 from trainwright.datasets.base import DataBundle, Split
 from trainwright.datasets.samples.arrays import Arrays, rows_from
+from trainwright.datasets.tables.arrow import as_pandas
 from trainwright.datasets.tables.preparation import AnyPreparation, from_json
 from trainwright.datasets.texts import tokenizers
 from trainwright.datasets.texts.preparation import TextPreparation
@@ -184,8 +185,9 @@ class Predictor:
         Of masks, the probabilities are (rows, classes, height, width).
 
         Args:
-            rows: A data frame or a sequence of mappings with the columns of the training data; an array with
-                just these columns, in their order; features (rows, ...) where the data set provided
+            rows: A data frame of pandas or Polars, an Arrow table or a sequence of mappings with the columns
+                of the training data, or the path of a file of them; an array with just these columns, in
+                their order; features (rows, ...) where the data set provided
                 preprocessed arrays, or a mapping of arrays where it provided several; where it had images in
                 files, a folder, or a sequence of paths, contents of image files, or (height, width,
                 channels) uint8 arrays.
@@ -194,8 +196,15 @@ class Predictor:
             InputError: The rows lack an input of the model, or it has another shape; or they lack the targets
                 of a task whose predictions are sums over them.
         """
-        parts = list(self._parts(rows))
+        parts = list(self._parts(self._given(rows)))
         return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
+
+    def _given(self, rows: Any) -> Any:
+        """Return rows of Polars, Arrow or a file as those of pandas; others as they are."""
+        takes_files = self._preparation is None or self._preparation.has_columns
+        if takes_files and isinstance(rows, str | Path):
+            return self.files.read(rows)
+        return as_pandas(rows)
 
     def _parts(self, rows: Any) -> Iterator[Array]:
         """Yield what `outputs` returns, for some rows at a time."""
@@ -229,6 +238,7 @@ class Predictor:
         Raises:
             InputError: A threshold is given, but decides nothing in this task; or as in `outputs`.
         """
+        rows = self._given(rows)
         if self._task.gives_masks:  # which are smaller than the probabilities
             masks = [mask for part in self._parts(rows) for mask in self.table(part, threshold)["prediction"]]
             return self._frame(rows, {"prediction": masks})
@@ -263,7 +273,7 @@ class Predictor:
             InputError: The run is no regression, has no validation rows or too few; or as in `outputs`.
             DataError: The validation rows cannot be read any more.
         """
-        intervals = self.intervals(level)
+        intervals, rows = self.intervals(level), self._given(rows)
         outputs = self.outputs(rows)
         return self._frame(rows, {**self.table(outputs), **intervals.columns(outputs)})
 
@@ -347,7 +357,7 @@ class Predictor:
             chosen = samples
         elif rows is not None:
             refuse_masks(self.info, self._run.id)
-            chosen = labeled(rows, self._rows)
+            chosen = labeled(self._given(rows), self._rows)
         else:
             chosen = self._own_split(split, bundle)
         metrics = wanted_metrics(self.config, self.info)
