@@ -96,6 +96,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
     },
     "dataset": {
         "csv": BuiltIn("trainwright.datasets.csv:CsvDataset", "tabular", ["csv"]),
+        "excel": BuiltIn("trainwright.datasets.excel:ExcelDataset", "excel", ["excel"]),
         "function": BuiltIn("trainwright.datasets.function:FunctionDataset"),  # any `package.module:function`
         "huggingface": BuiltIn(
             "trainwright.datasets.huggingface:HuggingfaceDataset", "tabular", ["huggingface"]
@@ -106,6 +107,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "image_table": BuiltIn(
             "trainwright.datasets.image_table:ImageTableDataset", "image", ["image_table"]
         ),
+        "jsonl": BuiltIn("trainwright.datasets.jsonl:JsonlDataset", None, ["jsonl"]),
         "npy": BuiltIn("trainwright.datasets.npy:NpyDataset", None, ["npy"]),
         "npz": BuiltIn("trainwright.datasets.npz:NpzDataset", None, ["npz"]),
         "parquet": BuiltIn("trainwright.datasets.parquet:ParquetDataset", "tabular", ["parquet"]),

@@ -14,7 +14,7 @@ import trainwright
 from trainwright.datasets.tables import chunks
 from trainwright.errors import DataError, InputError
 from trainwright.inference import predictor as models
-from trainwright.inference.file_predictions import write_predictions
+from trainwright.inference.written_tables import write_predictions
 from trainwright.runs.predictor import open_predictor
 from trainwright.runs.run import Run
 
@@ -136,6 +136,8 @@ def test_what_fails_on_the_way_leaves_no_file(command: Command, booster: Trained
         tmp_path / "rows.csv",
         "-o",
         tmp_path / "o.csv",
+        "--on-error",
+        "stop",
         "--runs-dir",
         booster.folder / "runs",
     )

@@ -61,9 +61,9 @@ def test_reproduce_as_json(command: Command, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_predict_wants_a_file_that_it_can_write(command: Command) -> None:
-    done = command("predict", "last", "rows.csv", "-o", "out.xlsx")
+    done = command("predict", "last", "rows.csv", "-o", "out.feather")
     assert done.code == 2
-    assert ".csv or .parquet" in done.err
+    assert ".csv, .csv.gz, .parquet, .jsonl or .xlsx" in done.err
 
 
 def test_evaluate_takes_a_split_or_a_file(command: Command) -> None:

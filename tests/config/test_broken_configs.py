@@ -341,9 +341,9 @@ BROKEN = {
     "no source": ("data: {target: y}\nmodel: mlp\n", "1:1: data", "names no source; give type"),
     "file type without file": ("data: {type: csv}\nmodel: mlp\n", "1:1: data", "type csv needs path"),
     "unknown ending": (
-        "data: {path: a.tsv}\nmodel: mlp\n",
+        "data: {path: a.dat}\nmodel: mlp\n",
         "1:14: data.path",
-        "known: .csv, .parquet, .txt, .npz",
+        "known: .csv, .tsv, .parquet, .pq, .jsonl",
     ),
     "other ending": (
         "data: {type: csv, path: a.npz}\nmodel: mlp\n",

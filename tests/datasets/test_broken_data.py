@@ -27,6 +27,7 @@ def changed(row: int, **cells: Any) -> str:
 
 def load_text(text: str | bytes, **settings: Any) -> Any:
     Path("a.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    Path("empty").mkdir(exist_ok=True)
     return load(CsvDataset, config(**{"type": "csv", "path": "a.csv"} | settings))
 
 
@@ -114,7 +115,7 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     ),
     "Shift JIS": (changed(6, city="データ").encode("shift_jis"), {}, "line 8 is not utf-8"),
     "Excel": (b"PK\x03\x04....", {}, "a zip or Excel file"),
-    "gzip": (b"\x1f\x8b....", {}, "a gzip file"),
+    "gzip": (b"\x1f\x8b....", {}, "is compressed with gzip, but cannot be unpacked"),
     "zero bytes": (b"a,b\n\x00\x00,1\n", {}, "holds zero bytes"),
     "text as values": (
         TEXT,
@@ -158,7 +159,11 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
         {"path": "nowhere/a.csv"},
         r"nowhere/a\.csv: there is no such file; there is no folder nowhere",
     ),
-    "a folder": (TEXT, {"path": "."}, r"\. is a folder; give one of its files, such as \./a\.csv"),
+    "a folder without tables": (
+        TEXT,
+        {"path": "empty"},
+        r"empty: there is no file below it that ends in \.csv",
+    ),
     "no path": (TEXT, {"path": None}, r"give data\.path, or data\.train_path"),
     "two paths": (TEXT, {"train_path": "a.csv"}, "path is one file to split"),
     "the same file twice": (

@@ -141,8 +141,9 @@ def test_a_run_has_one_digest_however_its_rows_came(tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(model.predict(rows).reset_index(drop=True), expected)
     with pytest.raises(InputError, match=r"shape \(200, 3\) given; expected the columns x0, x1, x2, x3"):
         model.predict(X[:, :3])
-    with pytest.raises(InputError, match=r"'rows\.csv' is a text; to predict for a file, read it"):
-        model.predict("rows.csv")
+    pd.testing.assert_frame_equal(model.predict(str(tmp_path / "rows.csv")), expected)
+    with pytest.raises(DataError, match=r"missing\.csv: there is no such file"):
+        model.predict("missing.csv")
 
 
 def test_weights_beside_a_pair() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from trainwright.inference.file_predictions import csv_text, write_predictions
+from trainwright.inference.written_tables import csv_text, write_predictions
 
 
 @pytest.mark.parametrize("scale", [2.0**24, 1.7e9, -3e12])

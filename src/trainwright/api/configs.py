@@ -130,15 +130,20 @@ def init(
     target: str | Sequence[str] | None = None,
     *,
     encoding: str | None = None,
+    delimiter: str | None = None,
+    sheet: str | None = None,
     model: str | None = None,
 ) -> str:
     """Return a commented config (YAML) that trains on a data file or folder as it is.
 
     Args:
-        file: A CSV or Parquet file, or its URL in a store; or a folder of images or texts, with a subfolder
+        file: A CSV file (which may be compressed), a Parquet, JSON Lines or Excel file, or its URL in a
+            store; a folder or a pattern of such files; or a folder of images or texts, with a subfolder
             for each class (of texts alone, the config trains a language model).
         target: The column to predict; several in a list, or divided by commas. A folder has none.
         encoding: The encoding of a CSV file; default: UTF-8, or what its bytes tell.
+        delimiter: The character between the cells of a CSV file; default: what its first line tells.
+        sheet: The sheet of an Excel workbook; default: the first one with rows.
         model: The value of `model.type`; `auto`: the best of a few models, by training them on a sample of
             the rows; default: boosted trees, of the first of LightGBM, XGBoost, CatBoost and scikit-learn
             that is installed, else a neural network.
@@ -151,7 +156,8 @@ def init(
 
     if "://" not in str(file):
         usable_path(file)
-    return draft(file, target, encoding=encoding, model=model)
+    options = {"encoding": encoding, "delimiter": delimiter, "sheet": sheet}
+    return draft(file, target, options=options, model=model)
 
 
 def schema() -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from trainwright.errors import CheckpointError, InputError
 from trainwright.integrations.foreign import refuse_foreign_run
@@ -17,13 +18,16 @@ from trainwright.runs.workdir import reading, working_directory
 from trainwright.safe_files import usable_path
 
 if TYPE_CHECKING:
-    from trainwright.inference.file_predictions import PredictionColumns, Written
+    from trainwright.inference.bad_rows import OnError
+    from trainwright.inference.file_predictions import PredictionColumns, Tally
     from trainwright.inference.predictor import Predictor
+    from trainwright.inference.written_tables import Written
     from trainwright.records.run_dir import RunDir
     from trainwright.runs.comparison import Comparison
     from trainwright.types import Metrics, SplitName
 
 log = logging.getLogger("trainwright")
+T = TypeVar("T")
 MOST_OVERLAID = 12  # runs on one page: there are as many colors
 
 
@@ -92,6 +96,8 @@ def evaluate(
     *,
     split: SplitName = "test",
     data: Any = None,
+    on_error: OnError = "stop",
+    params: Mapping[str, Any] | None = None,
     runs_dir: Path | str | None = None,
     model: Any = None,
     trust: bool = False,
@@ -103,9 +109,12 @@ def evaluate(
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
         split: A split of the run's own data.
-        data: Other rows: a CSV, Parquet or npz file, or a data frame; for a language model a text file, or a
-            folder of them. For a run that was given its data as objects, these again (then `split` is one of
-            theirs), or a file.
+        data: Other rows: a file as `predict` takes it, or a data frame; for a language model a text file, or
+            a folder of them. For a run that was given its data as objects, these again (then `split` is one
+            of theirs), or a file.
+        on_error: What becomes of a row of a file that cannot be read: `stop`: it is an error; `skip`: it is
+            left out, and a warning says how many are.
+        params: As in `predict`.
         runs_dir: The folder of the runs.
         model: The model object, if `train` was given one.
         trust: As in `load`.
@@ -122,15 +131,19 @@ def evaluate(
     said = changed_code(found)
     if is_file:
         _warn_of_training_rows(found, predictor, Path(data))
+    from trainwright.inference.bad_rows import check_on_error
+
+    check_on_error(on_error)
+    _read_with(predictor, params)
     samples = predictor.files.samples(data) if is_file else None  # before the working directory changes
-    rows = predictor.files.read(data) if is_file and samples is None else data
+    rows = predictor.files.read(data, on_error) if is_file and samples is None else data
     with reading(found, working_directory(found), trust=trust):
         bundle = None
         if "data" in passed_objects(found) and not is_file:
             from trainwright.runs.data.bundles import bundle_of_objects
 
             rows, bundle = None, bundle_of_objects(found, predictor, data)
-        metrics = predictor.evaluate(split, rows, samples=samples, bundle=bundle).metrics
+        metrics = predictor.evaluate(split, rows, samples=samples, bundle=bundle, on_error=on_error).metrics
     _warn_of_changes(found, said)  # in what was imported for the data and the metrics
     return metrics
 
@@ -156,13 +169,17 @@ def predict(
     threshold: float | None = None,
     proba: bool | None = None,
     interval: float | None = None,
+    on_error: OnError | None = None,
+    params: Mapping[str, Any] | None = None,
     runs_dir: Path | str | None = None,
     model: Any = None,
     trust: bool = False,
 ) -> Any:
-    """Return the predictions for the rows of a CSV, Parquet or npz file, as a data frame.
+    """Return the predictions for the rows of a file, as a data frame.
 
-    An npz file holds X, or the arrays that the model takes by name, as in training.
+    It is a CSV file (which may be compressed), a Parquet, JSON Lines, Excel or npz file, or a folder or a
+    pattern of such files. It is read as the training data were; another delimiter is found. An npz file holds
+    X, or the arrays that the model takes by name, as in training.
 
     A language model takes a text file, or a folder of them. The rows are then windows of the length that the
     run was trained with, and the columns sums over each: its loss in `nats`, the `tokens` and the `hits`.
@@ -176,6 +193,13 @@ def predict(
         proba: Whether to return the probabilities of classes and labels, too. Default: if there are any.
         interval: Add the ends of prediction intervals of this level, such as 0.9: `lower` and `upper`. They
             are calibrated on the run's validation rows, which are read for that.
+        on_error: What becomes of a row that cannot be read, such as one with text in a column of numbers, or
+            with too few cells. `null`: its prediction is empty, and a column `error` says why; `skip`: it is
+            left out; `stop`: it is an error. Default: `null`, and the column is there only if there is such a
+            row. A warning says how many there are, and another one how many rows have values outside of the
+            range seen in training.
+        params: Options of reading the file that replace those of the run's data: `delimiter`, `encoding`,
+            `missing` ..., `sheet`; and `decimal`, the decimal mark of numbers in text.
         runs_dir: The folder of the runs.
         model: The model object, if `train` was given one.
         trust: As in `load`.
@@ -187,8 +211,9 @@ def predict(
         DataError: The file cannot be read, or lacks a column of the training data.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    options = _Options(keep, threshold, proba, interval)
-    frames = list(_predicted(run, options, runs_dir=runs_dir, model=model, trust=trust).frames(data))
+    options = _Options(keep, threshold, proba, interval, on_error, params)
+    predictions = _predicted(run, options, runs_dir=runs_dir, model=model, trust=trust)
+    frames = predictions.written(data, list)
     if len(frames) == 1:
         return frames[0]
     import pandas as pd
@@ -205,6 +230,8 @@ def predict_file(
     threshold: float | None = None,
     proba: bool | None = None,
     interval: float | None = None,
+    on_error: OnError | None = None,
+    params: Mapping[str, Any] | None = None,
     runs_dir: Path | str | None = None,
     model: Any = None,
     trust: bool = False,
@@ -213,20 +240,24 @@ def predict_file(
 
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
-        data: The CSV, Parquet, npz or text file, or its URL.
-        output: The file to write, `.csv` or `.parquet`; one of this name is replaced. From a CSV file to
+        data: The file, as in `predict`.
+        output: The file to write, `.csv` (also `.csv.gz`, `.bz2`, `.xz` or `.zst`), `.parquet`, `.jsonl` or
+            `.xlsx`; one of this name is replaced. From a CSV file to
             another one, the cells of columns in `keep` are carried over as they are written. Masks are
             written as PNG files into a folder.
         keep: As in `predict`, like all that follows.
         threshold: As in `predict`.
         proba: As in `predict`.
         interval: As in `predict`.
+        on_error: As in `predict`.
+        params: As in `predict`.
         runs_dir: The folder of the runs.
         model: The model object, if `train` was given one.
         trust: As in `load`.
 
     Returns:
-        The number of `rows`, and the names of the `columns`.
+        The number of `rows`, the names of the `columns`, the number of rows that `failed`, and the counts of
+        `unusual` values.
 
     Raises:
         RunNotFoundError: There is no such run.
@@ -234,15 +265,17 @@ def predict_file(
         DataError: The file cannot be read, or lacks a column of the training data.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    from trainwright.inference.file_predictions import write_predictions
     from trainwright.inference.mask_files import write_masks
+    from trainwright.inference.written_tables import is_csv, write_predictions
 
     output = usable_path(output)
-    options = _Options(keep, threshold, proba, interval, as_written=output.suffix == ".csv")
+    options = _Options(keep, threshold, proba, interval, on_error, params, as_written=is_csv(output))
     predictions = _predicted(run, options, runs_dir=runs_dir, model=model, trust=trust)
     if predictions.predictor.gives_masks:
         return write_masks(predictions.frames(data), data, output)
-    return write_predictions(predictions.frames(data), output)
+    written = predictions.written(data, lambda frames: write_predictions(frames, output))
+    tally = predictions.tally
+    return written._replace(failed=tally.failures.failed, unusual=tally.unusual.to_json())
 
 
 def predict_chunks(
@@ -253,6 +286,8 @@ def predict_chunks(
     threshold: float | None = None,
     proba: bool | None = None,
     interval: float | None = None,
+    on_error: OnError | None = None,
+    params: Mapping[str, Any] | None = None,
     runs_dir: Path | str | None = None,
     trust: bool = False,
 ) -> Iterator[Any]:
@@ -263,7 +298,7 @@ def predict_chunks(
     Raises:
         InputError: As in `predict`; or the predictions are masks, which no row of a table holds.
     """
-    options = _Options(keep, threshold, proba, interval, as_written=True)
+    options = _Options(keep, threshold, proba, interval, on_error, params, as_written=True, restarts=False)
     predictions = _predicted(run, options, runs_dir=runs_dir, model=None, trust=trust)
     if predictions.predictor.gives_masks:
         raise InputError(
@@ -280,35 +315,84 @@ class _Options(NamedTuple):
     threshold: float | None
     proba: bool | None
     interval: float | None
+    on_error: OnError | None = None
+    params: Mapping[str, Any] | None = None
     as_written: bool = False
+    restarts: bool = True
 
 
-class _Predictions(NamedTuple):
-    """A model, and the columns of its predictions that are wanted."""
+class _Predictions:
+    """A model, and the columns of its predictions that are wanted; `tally` is of the last file."""
 
-    predictor: Predictor
-    columns: PredictionColumns
-    as_written: bool
+    def __init__(self, predictor: Predictor, columns: PredictionColumns, as_written: bool) -> None:
+        self.predictor = predictor
+        self._columns = columns
+        self._as_written = as_written
+        self.tally = self._new_tally()
 
-    def frames(self, data: Path | str) -> Iterator[Any]:
+    def _new_tally(self) -> Tally:
+        from trainwright.inference.bad_rows import Failures
+        from trainwright.inference.file_predictions import Tally
+
+        return Tally(Failures(self._columns.on_error), self.predictor.unusual())
+
+    def frames(self, data: Path | str, *, with_error: bool = False) -> Iterator[Any]:
+        """Yield the predictions for a file, and say at the end what was counted."""
         from trainwright.inference.file_predictions import predicted_chunks
 
-        return predicted_chunks(self.predictor, data, self.columns, as_written=self.as_written)
+        self.tally = self._new_tally()
+        columns = replace(self._columns, with_error=self._columns.with_error or with_error)
+        yield from predicted_chunks(self.predictor, data, columns, self.tally, as_written=self._as_written)
+        self.tally.say()
+
+    def written(self, data: Path | str, write: Callable[[Iterator[Any]], T]) -> T:
+        """Return what a function makes of the predictions; again, if the first error comes late."""
+        from trainwright.inference.file_predictions import LateError
+
+        try:
+            return write(self.frames(data))
+        except LateError:
+            return write(self.frames(data, with_error=True))
 
 
 def _predicted(
     run: RunName, options: _Options, *, runs_dir: Path | str | None, model: Any, trust: bool
 ) -> _Predictions:
+    from trainwright.inference.bad_rows import check_on_error
     from trainwright.inference.file_predictions import PredictionColumns
 
+    check_on_error(options.on_error or "null")
     directory = find(run, runs_dir, has_model)
     predictor = _load(directory, "predict", model, trust=trust)
     intervals = None
     if options.interval is not None:
         with reading(directory, working_directory(directory), trust=trust):
             intervals = predictor.intervals(options.interval)
-    columns = PredictionColumns(options.keep, options.threshold, options.proba, intervals)
+    _read_with(predictor, options.params)
+    on_error = options.on_error or "null"
+    if on_error == "skip" and predictor.gives_masks:
+        on_error = "null"  # each mask has the name of its image
+    columns = PredictionColumns(
+        options.keep,
+        options.threshold,
+        options.proba,
+        intervals,
+        on_error,
+        with_error=options.on_error == "null",
+        restarts=options.restarts,
+    )
     return _Predictions(predictor, columns, options.as_written)
+
+
+def _read_with(predictor: Predictor, params: Mapping[str, Any] | None) -> None:
+    """Read files with other options than those of the run's data.
+
+    Raises:
+        InputError: No reader has such an option.
+    """
+    from trainwright.inference.input_files import set_options
+
+    set_options(predictor.files, params or {})
 
 
 def export(

@@ -139,7 +139,9 @@ def _train(config: Config, overrides: Overrides, terms: _Terms, given: Training)
         experiment = resolved.config.experiment.name
         if terms.resume:
             log.info("no unfinished run of this computation in %s/%s: a new one begins", folder, experiment)
-        run = RunDir.create(folder, experiment, resolved.dump(), settings=resolved.settings)
+        run = RunDir.create(
+            folder, experiment, resolved.dump(), settings=resolved.settings, data_paths=resolved.data_paths()
+        )
         made = Run.trained(run, run_attempt(Request(resolved, run, objects, verdict=given.verdict)))
         fill_object(RunDir(made.path), model)
     return made
@@ -349,6 +351,7 @@ def reproduce(
             resolved.dump(),
             lambda again: copy_origin(original, again),
             created.settings if (created := original.creation()) else None,
+            resolved.data_paths(),
         )
         decisions = journalled_decisions(original.journal).to_json()
         parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)

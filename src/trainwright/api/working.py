@@ -45,7 +45,9 @@ def create(config: Config, overrides: Overrides = (), *, runs_dir: Path | str | 
     folder = runs_folder(runs_dir)
     require_data(resolved, config)
     experiment = resolved.config.experiment.name
-    run = RunDir.create(folder, experiment, resolved.dump(), settings=resolved.settings)
+    run = RunDir.create(
+        folder, experiment, resolved.dump(), settings=resolved.settings, data_paths=resolved.data_paths()
+    )
     publish(run)
     return Run(run)
 

@@ -32,6 +32,8 @@ from trainwright.errors import InputError
     "--encoding",
     help="The encoding of a CSV file: cp1252, shift_jis ...  [default: utf-8, or detected from its bytes]",
 )
+@click.option("--delimiter", help="The character between the cells of a CSV file.  [default: detected]")
+@click.option("--sheet", help="The sheet of an Excel workbook.  [default: the first one with rows]")
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @options.as_json
 def init(
@@ -40,17 +42,20 @@ def init(
     output: Path,
     model: str | None,
     encoding: str | None,
+    delimiter: str | None,
+    sheet: str | None,
     force: bool,
     as_json: bool,
 ) -> None:
     """Write a commented config that trains on a data file.
 
-    FILE is a table (a path or URL), which needs --target, or a folder: of images or texts with a subfolder
+    FILE is a table (a path or URL; CSV, also compressed, Parquet, JSON Lines or Excel), or a folder or a
+    quoted pattern of such files, which needs --target. Or it is a folder of images or texts with a subfolder
     for each class, or of texts alone.
     """
     if output.exists() and not force:
         raise _exists(output)
-    text = trainwright.init(file, target, encoding=encoding, model=model)
+    text = trainwright.init(file, target, encoding=encoding, delimiter=delimiter, sheet=sheet, model=model)
     try:
         with open(output, "w" if force else "x", encoding="utf-8") as stream:
             stream.write(text)

@@ -14,6 +14,7 @@ from trainwright.api.documents import json_document
 from trainwright.cli import options
 from trainwright.cli.errors import to_stderr
 from trainwright.cli.output import say_data, show, table
+from trainwright.errors import InputError
 
 log = logging.getLogger("trainwright")
 
@@ -31,6 +32,14 @@ log = logging.getLogger("trainwright")
     metavar="FILE",
     help="The same as FILE.",
 )
+@click.option(
+    "--on-error",
+    type=click.Choice(["skip", "stop"]),
+    default="stop",
+    show_default=True,
+    help="What becomes of a row of FILE that cannot be read: it is left out and counted, or an error.",
+)
+@options.reading
 @options.trust
 @options.runs_dir
 @options.as_json
@@ -39,14 +48,16 @@ def evaluate(
     file: str | None,
     split: Any,
     data: str | None,
+    on_error: Any,
+    params: dict[str, Any],
     trust: bool,
     runs_dir: str | None,
     as_json: bool,
 ) -> None:
     """Compute a run's metrics on a split, or on FILE.
 
-    FILE is a CSV or Parquet file with the target column. A language model takes a text file, or a folder of
-    them.
+    FILE is a table as `predict` takes it, with the target column. A language model takes a text file, or a
+    folder of them.
     """
     if file and data:
         raise click.UsageError("FILE and --data are the same: give one of them")
@@ -58,7 +69,15 @@ def evaluate(
     from trainwright.runs.lookup import find
 
     found = find(run, runs_dir, has_model)
-    metrics = trainwright.evaluate(run, split=split or "test", data=data, runs_dir=runs_dir, trust=trust)
+    metrics = trainwright.evaluate(
+        run,
+        split=split or "test",
+        data=data,
+        on_error=on_error,
+        params=params,
+        runs_dir=runs_dir,
+        trust=trust,
+    )
     show(
         {
             "run_id": found.id,
@@ -79,8 +98,8 @@ def evaluate(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="A .csv or .parquet file; for masks a folder, which gets a PNG file for each image.  [default: CSV "
-    "to stdout]",
+    help="A .csv, .csv.gz, .parquet, .jsonl or .xlsx file; for masks a folder, which gets a PNG file for "
+    "each image.  [default: CSV to stdout]",
 )
 @click.option(
     "--keep",
@@ -107,6 +126,14 @@ def evaluate(
     help="Add the ends of prediction intervals of this level, such as 0.9; they are calibrated on the run's "
     "validation rows.",
 )
+@click.option(
+    "--on-error",
+    type=click.Choice(["null", "skip", "stop"]),
+    help="What becomes of a row that cannot be read, such as one with text in a column of numbers: null: its "
+    "prediction is empty, and a column `error` says why; skip: it is left out; stop: it ends the command.  "
+    "[default: null, with the column only if there is such a row]",
+)
+@options.reading
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @options.trust
 @options.runs_dir
@@ -119,18 +146,18 @@ def predict(
     force: bool,
     as_json: bool,
     **how: Any,
-) -> None:
-    """Predict for the rows of a CSV, Parquet or npz FILE.
+) -> int:
+    """Predict for the rows of FILE.
 
-    A language model says how well it predicts a text FILE. A model of images also takes an image, or a
-    folder of images.
+    FILE is a table: CSV (also .gz, .bz2, .xz or .zst), Parquet, JSON Lines, Excel or npz, or a folder or a
+    quoted pattern of such files. It is read as the training data were. A language model says how well it
+    predicts a text FILE. A model of images also takes an image, or a folder of images.
 
     The rows are read, and predictions written, chunk by chunk: FILE may be larger than the memory.
     """
     names = next(csv.reader([",".join(keep)]), [])
     if output is None:
-        _print_predictions(run, file, as_json, keep=names, **how)
-        return
+        return _print_predictions(run, file, as_json, keep=names, **how)
     _refuse_output(output, force)
     from trainwright.api.results import changed_code
     from trainwright.records.listing import has_model
@@ -144,23 +171,42 @@ def predict(
             "rows": written.rows,
             "columns": list(written.columns),
             "output": str(output),
+            "failed": written.failed,
+            "unusual": written.unusual,
             "changed_code": changed,
         },
         [f"{written.rows} predictions: {output}"],
         as_json,
     )
+    return _code(written.rows, written.failed, how["on_error"])
 
 
-def _print_predictions(run: str, file: str, as_json: bool, **how: Any) -> None:
-    """Print predictions as CSV chunk by chunk, or as one JSON document."""
+def _code(rows: int, failed: int, on_error: str | None) -> int:
+    """Return the exit code: 1 if no row could be predicted."""
+    return int(failed > 0 and rows == (0 if on_error == "skip" else failed))
+
+
+def _print_predictions(run: str, file: str, as_json: bool, **how: Any) -> int:
+    """Print predictions as CSV chunk by chunk, or as one JSON document; return the exit code."""
     if as_json:
-        say_data(json_document(trainwright.predict(run, file, **how).to_dict(orient="records")))
-        return
+        frame = trainwright.predict(run, file, **how)
+        say_data(json_document(frame.to_dict(orient="records")))
+        return _code(len(frame), _failed(frame, how["on_error"]), how["on_error"])
     from trainwright.api import predict_chunks
-    from trainwright.inference.file_predictions import csv_text
+    from trainwright.inference.written_tables import csv_text
 
+    rows = failed = 0
     for number, frame in enumerate(predict_chunks(run, file, **how)):
         say_data(csv_text(frame, header=number == 0).rstrip("\n"))
+        rows, failed = rows + len(frame), failed + _failed(frame, how["on_error"])
+    return _code(rows, failed, how["on_error"])
+
+
+def _failed(frame: Any, on_error: str | None) -> int:
+    """Return the number of rows without a prediction; of those that are left out, whether no row is left."""
+    if on_error == "skip":
+        return int(not len(frame))
+    return int(frame["error"].notna().sum()) if on_error != "stop" and "error" in frame else 0
 
 
 @click.command()
@@ -288,8 +334,12 @@ def _refuse_output(output: Path, force: bool) -> None:
                 param_hint="-o",
             )
         return
-    if output.suffix not in (".csv", ".parquet"):
-        raise click.BadParameter(f"{output}: the name must end in .csv or .parquet", param_hint="-o")
+    from trainwright.inference.written_tables import check_output
+
+    try:
+        check_output(output)
+    except InputError as error:
+        raise click.BadParameter(str(error), param_hint="-o") from None
     if not output.absolute().parent.is_dir():
         raise click.BadParameter(f"{output}: there is no folder {output.parent}", param_hint="-o")
     if output.exists() and not force:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+# How a file of rows is read, other than the run's own data.
+_READING = {
+    "delimiter": "The character between the cells of a CSV FILE.  [default: as in training, or found]",
+    "encoding": "The encoding of a CSV FILE.  [default: that of the training data, or detected]",
+    "decimal": "The decimal mark of numbers in text.  [default: that of the training data]",
+    "sheet": "The sheet of an Excel FILE.  [default: that of the training data, or the first one with rows]",
+}
 _LOG = logging.getLogger("trainwright")
 
 
@@ -47,6 +55,24 @@ def trust(command: Command) -> Command:
         "are yours, or come from someone you trust."
     )
     return click.option("--trust", is_flag=True, help=text)(command)
+
+
+def reading(command: Command) -> Command:
+    """Add options of reading a file of rows, which the command gets as `params`."""
+
+    @wraps(command)
+    def with_params(*args: Any, **options: Any) -> Any:
+        given = {name: options.pop(name) for name in ("delimiter", "encoding", "decimal", "sheet")}
+        if given["delimiter"] in ("\\t", "tab"):
+            given["delimiter"] = "\t"
+        params = {name: value for name, value in given.items() if value is not None}
+        return command(*args, params=params, **options)
+
+    added: Any = with_params
+    for name, text in reversed(_READING.items()):
+        kind = click.Choice([".", ","]) if name == "decimal" else None
+        added = click.option(f"--{name}", type=kind, help=text)(added)
+    return cast(Command, added)
 
 
 def quiet(command: Command) -> Command:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import PurePath
 
 from trainwright.config.fields import RANGE
+from trainwright.config.file_types import FILE_TYPES, ending_of, file_type
 from trainwright.config.metrics import METRIC_KEYS, custom_name
 from trainwright.config.schema import TrainingConfig, bounds, power_of_two
 from trainwright.config.splits import DEFAULT_TEST_SHARE, SplitConfig
@@ -18,15 +19,8 @@ from trainwright.config.synonyms import OTHER_FILES
 from trainwright.config.tree import DEFAULT, Node, Problems, Source, find, find_value, mapping, put
 from trainwright.world import gpus, ranks_of_environment
 
-FILE_TYPES = {
-    ".csv": "csv",
-    ".parquet": "parquet",
-    ".txt": "text",
-    ".npz": "npz",
-    ".tar": "webdataset",
-    ".tfrecord": "tfrecord",
-    ".tfrecords": "tfrecord",
-}
+# Types that read files with the ending of another type, too: lines of text, and tables in text.
+_BOTH = {("text", "jsonl"), ("text", "excel"), ("csv", "text")}
 IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 DEFAULT_EPOCHS = 10
 OBJECTS = "python:objects"  # `data.type` of data that are Python objects, if the config names no source
@@ -144,7 +138,7 @@ def _text(node: Node, key: str) -> str | None:
 
 def _type_by_path(data: Node) -> tuple[str, str | None]:
     key = next((name for name in ("path", "train_path") if _text(data, name)), "path")
-    return key, FILE_TYPES.get(PurePath(_text(data, key) or "").suffix.lower())
+    return key, file_type(_text(data, key) or "")
 
 
 def _check_length(root: Node, path: str, node: Node, problems: Problems) -> None:
@@ -273,14 +267,19 @@ def _check_source(root: Node, path: str, data: Node, problems: Problems) -> None
     elif kind is None:
         endings = ", ".join(FILE_TYPES)
         node = mapping(data)["path" if _text(data, "path") else "train_path"]
-        hint = OTHER_FILES.get(PurePath(str(node.value)).suffix.lower(), "set data.type")
+        hint = OTHER_FILES.get(ending_of(str(node.value)), "set data.type")
         problems.report(
             f"the file name's ending is unknown (known: {endings}); {hint}", "data.path", node.source
         )
     elif kind in FILE_TYPES.values() and file is None:
         problems.report(f"type {kind} needs path, or train_path", path, data.key_source)
-    elif kind in FILE_TYPES.values() and _type_by_path(data)[1] not in {None, kind}:
-        key, by_path = _type_by_path(data)
+    elif kind in FILE_TYPES.values() and (by_path := FILE_TYPES.get(ending_of(file or ""))) not in {
+        None,
+        kind,
+    }:
+        key = _type_by_path(data)[0]
+        if (kind, by_path) in _BOTH:
+            return
         problems.report(
             f"has the ending of {by_path}, but data.type is {kind}; make them agree",
             f"data.{key}",

@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import partial
-from pathlib import PurePath
 
 from trainwright.config import synonyms
-from trainwright.config.checks import FILE_TYPES
+from trainwright.config.file_types import FILE_TYPES, ending_of
 from trainwright.config.image_transforms import read_transforms
 from trainwright.config.schedules import CustomSchedule
 from trainwright.config.schema import TrackerConfig
@@ -46,7 +45,7 @@ def _section(key: str, draft: Draft, path: str, node: Node) -> None:  # noqa: AR
 
 def _data(draft: Draft, path: str, node: Node) -> None:
     """Read the path of a file as `data.path`."""
-    ending = PurePath(node.value).suffix.lower() if isinstance(node.value, str) else ""
+    ending = ending_of(node.value) if isinstance(node.value, str) else ""
     if ending in FILE_TYPES:
         draft.notes.append(f"{node.source}: {path}: {node.value} is read as data.path")
         kind = Node(FILE_TYPES[ending], node.source, node.key)

@@ -18,6 +18,7 @@ _OUTSIDE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/|//|\\\\")
 _PUBLIC = "experiment.name"  # it names a folder, and stands in every path
 _LONG_SECRET = 8  # characters; a shorter one is hidden only next to its key: it may be a word of many texts
 _LONG_NUMBER = 8  # digits; shorter numbers are batch sizes and seeds, and hiding them would spoil every table
+DATA_PATHS = ("data.path", "data.train_path", "data.val_path", "data.test_path")
 
 
 def expand(
@@ -26,6 +27,7 @@ def expand(
     environ: Mapping[str, str] | None = None,
     *,
     foreign: Collection[str] = (),
+    known: Mapping[str, str] | None = None,
 ) -> None:
     """Expand the variables in the whole tree; an unset one is a problem.
 
@@ -34,8 +36,13 @@ def expand(
         problems: The problems, to which more are added.
         environ: The variables; default: those of the process.
         foreign: Files whose texts stay as they are.
+        known: The texts of keys that are not expanded again, unless an override gives another one.
     """
     for path, node in walk(root):
+        if known and path in known and node.source.line and isinstance(node.value, str):
+            node.template = node.value
+            node.value = node.text = known[path]
+            continue
         if node.source.file in foreign and isinstance(node.value, str) and VARIABLE.search(node.value):
             node.template = node.text = node.value
             continue
@@ -86,6 +93,19 @@ def texts_in(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for child in value:
             yield from texts_in(child)
+
+
+def is_public_path(template: str, text: str) -> bool:
+    """Return whether the path of data may be stored with its variables expanded: it holds no secret.
+
+    It may hold one where a variable is called so, and in the user or the query of a URL.
+
+    Args:
+        template: The path, with its variables.
+        text: The same, expanded.
+    """
+    is_named_secret = any(is_secret(name, "x") for name in VARIABLE.findall(template))
+    return not (is_named_secret or ("://" in text and ("@" in text or "?" in text)))
 
 
 def filled_in(text: str) -> str:

@@ -28,6 +28,7 @@ def load(
     *,
     objects: bool = False,
     variables: bool = True,
+    known: Mapping[str, str] | None = None,
 ) -> Resolved:
     """Read a config, check it, and fill in every default.
 
@@ -38,6 +39,7 @@ def load(
             checked.
         objects: The data are given in Python, and a `data` section need not name a source.
         variables: Whether `${env:NAME}` is expanded in the file, as it is in overrides.
+        known: What texts of the file with `${env:NAME}` were expanded to before, by dotted key.
 
     Raises:
         ConfigError: The config is wrong; all problems are listed, not only the first.
@@ -54,7 +56,7 @@ def load(
     if root is None:
         raise ConfigError(problems)
     root = root if top is None else layers.merge(root, top)
-    expand(root, problems, foreign=() if variables else layers.files)
+    expand(root, problems, foreign=() if variables else layers.files, known=known)
     draft = Draft(root, problems, notes, adapters, layers.files, objects)
     draft.convert(MERGED)
     if adapters is not None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from trainwright.config.emit import emit
-from trainwright.config.env import VARIABLE
+from trainwright.config.env import DATA_PATHS, VARIABLE, is_public_path
 from trainwright.config.fields import affects
 from trainwright.config.schema import PLACEMENT, RunConfig
 from trainwright.config.tree import DEFAULT, Source, join
@@ -66,6 +66,16 @@ class Resolved:
     def flat(self) -> dict[str, Any]:
         """Return all values by dotted key, `${env:NAME}` unexpanded; may contain secrets in clear text."""
         return flat_values(self._unexpanded())
+
+    def data_paths(self) -> dict[str, str]:
+        """Return the paths of the data that `${env:NAME}` is a part of, expanded, by dotted key.
+
+        A run keeps them, so that it knows its files where the variables are not set, or name others. Those
+        that may hold a secret are left out.
+        """
+        given = {key: template for key, template in self.templates.items() if key in DATA_PATHS}
+        texts = {key: getattr(self.config.data, key.removeprefix("data.")) for key in given}
+        return {key: str(text) for key, text in texts.items() if text and is_public_path(given[key], text)}
 
     @property
     def settings(self) -> list[str]:

@@ -343,11 +343,8 @@ IMPORTED_AS = (
 _CONVERT = "write it as CSV or Parquet first: pandas.{}(FILE).to_parquet(...)"
 _ARRAYS = "save the arrays{} in one file first: numpy.savez('data.npz', X=..., y=...)"
 OTHER_FILES = {
-    ".tsv": 'write data.type: csv and data.delimiter: "\\t"',
-    ".xlsx": _CONVERT.format("read_excel"),
     ".xls": _CONVERT.format("read_excel"),
     ".json": _CONVERT.format("read_json"),
-    ".jsonl": _CONVERT.format("read_json"),
     ".feather": _CONVERT.format("read_feather"),
     ".arrow": _CONVERT.format("read_feather"),
     ".pkl": _CONVERT.format("read_pickle"),

@@ -213,6 +213,7 @@ class DataBundle:
         shards_read: The shards that samples are read from while a run trains; of converted ones, none.
         packages: The distributions that were imported to prepare the data, if another process did that.
         repeated: The rows that two splits share; `warnings` say so, too.
+        ranges: The least and greatest values of columns of numbers and times in the training rows.
         code: The user's objects whose code makes the samples, such as map-style data sets.
         batch_size: That of the user's data loaders, if the samples were given as such.
     """
@@ -234,6 +235,7 @@ class DataBundle:
     shards_read: Sequence[str] = ()
     packages: Sequence[str] = ()
     repeated: Sequence[RepeatedRows] = ()
+    ranges: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     code: Sequence[Any] = field(default=(), repr=False)
     batch_size: int | None = None
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)

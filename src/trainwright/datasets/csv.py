@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import io
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,12 +14,15 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from trainwright.config.fields import Section
+from trainwright.config.file_types import ending_of
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.samples.files import existing_file, paths_by_split, read_bytes
+from trainwright.datasets.samples.compression import read_unpacked, unpacked
+from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.tables.arrow import SAMPLE, strings
-from trainwright.datasets.tables.cells import has_codes, typed_cells
-from trainwright.datasets.tables.chunks import CsvChunks, CsvFormat
+from trainwright.datasets.tables.cells import MISSING, has_codes, typed_cells
+from trainwright.datasets.tables.chunks import CsvChunks, CsvFormat, CsvPart
 from trainwright.datasets.tables.encodings import MARKS, UTF8, guess, guess_of_file
+from trainwright.datasets.tables.sources import TableFile, table_files
 from trainwright.datasets.tables.table import Table, kind_of, listed, missing, unique_names
 from trainwright.errors import DataError
 from trainwright.require import require
@@ -28,12 +32,11 @@ if TYPE_CHECKING:
     from trainwright.datasets.base import DataBundle, LoadRequest
 
 log = logging.getLogger("trainwright")
-MISSING = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")
 _SAMPLE_BYTES = 8 << 20
 _HEAD_BYTES = 1 << 20  # which hold the names of the columns
 _FOREIGN = {
-    b"\x1f\x8b": "is a gzip file; unpack it first",
-    b"PK\x03\x04": "is a zip or Excel file; save it as CSV first",
+    b"PK\x03\x04": "is a zip or Excel file; unpack it, or give data.type: excel",
+    b"\xd0\xcf\x11\xe0": "is an old Excel file (.xls); save it as .xlsx or CSV first",
     b"PAR1": "is a Parquet file; give data.type: parquet",
 }
 
@@ -62,11 +65,16 @@ class _Names(NamedTuple):
 
     all: list[str]
     lines: int
-    text: Collection[str]
+    delimiter: str
+    text: Collection[str] = ()
 
 
 class CsvDataset:
-    """CSV files: one file to split, or one file per split. The first line names the columns."""
+    """CSV files: one file (or folder, or pattern) to split, or one per split.
+
+    The first line names the columns. Files may be compressed. Those of a folder are read one after the other,
+    as if they were one file.
+    """
 
     names: ClassVar[Sequence[str]] = ("csv",)
     Params: ClassVar[type[BaseModel]] = CsvParams
@@ -79,6 +87,7 @@ class CsvDataset:
         self._arrow: Any = require("pyarrow", "tabular")
         self._reader: Any = require("pyarrow.csv", "tabular")
         self._remarks: list[str] = []  # what a user should know of the file that is read
+        self.finds_delimiter = False  # where that of the options finds one column only
 
     def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
@@ -88,7 +97,7 @@ class CsvDataset:
 
     def sources(self) -> list[str]:
         """Return the files that are read; see `KnownSources`."""
-        return [*paths_by_split(self._config).values()]
+        return [one.name for path in paths_by_split(self._config).values() for one in _files(path)]
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:
         """Return all rows of one file.
@@ -103,7 +112,7 @@ class CsvDataset:
         Raises:
             DataError: The file cannot be read as CSV; names the line.
         """
-        return self._table(path, self._content(path, read_bytes(path)), text)
+        return self._table(path, self._whole(path), text)
 
     def chunks(self, path: str, text: Collection[str] = ()) -> CsvChunks:
         """Return the rows of one file, to be read chunk by chunk; see `read`.
@@ -111,25 +120,65 @@ class CsvDataset:
         Raises:
             DataError: The file is not CSV.
         """
-        file, params = existing_file(path, mapped=True), self._params
-        found = guess_of_file(file) if params.encoding.lower() in UTF8 else None
+        parts = [CsvPart(one, self._form(one, text)) for one in self._with_content(path, mapped=True)]
+        first = parts[0].columns
+        for part in parts[1:]:
+            _require_same_columns(first, part.columns, parts[0].source.name, part.source.name)
+        for remark in self._taken_remarks():
+            log.warning("%s", remark)
+        return CsvChunks(path, parts, lambda: self.read(path, text))
+
+    def _form(self, source: TableFile, text: Collection[str]) -> CsvFormat:
+        """Return the format of a file, by its first lines."""
+        path, params = source.name, self._params
+        found = guess_of_file(path, source.file) if params.encoding.lower() in UTF8 else None
         encoding = found.encoding if found else params.encoding
         if found:
             self._remarks.append(found.remark(path))
-        with file.open("rb") as stream:
+        with unpacked(path, source.file) as stream:
             head = self._content(path, _whole_characters(stream.read(_HEAD_BYTES), encoding), encoding)
-        names, lines = self._header(path, head)
-        for remark in self._taken_remarks():
-            log.warning("%s", remark)
-        form = CsvFormat(
-            names,
-            lines,
-            params.delimiter,
-            encoding,
-            self._missing,
-            {*params.text, *text} & set(names),
-        )
-        return CsvChunks(path, file, form, lambda: self.read(path, text))
+        names, lines, delimiter, _ = self._header(path, head)
+        as_text = {*params.text, *text} & {*names, *source.partition}
+        return CsvFormat(names, lines, delimiter, encoding, self._missing, as_text)
+
+    def _with_content(self, path: str, *, mapped: bool = False) -> list[TableFile]:
+        """Return the files of a path; of several, those that hold something."""
+        files = _files(path, mapped=mapped)
+        return [one for one in files if one.file.stat().st_size] or files[:1]
+
+    def _whole(self, path: str) -> bytes:
+        """Return all rows of the files of a path as one text in UTF-8, below one header."""
+        files = self._with_content(path)
+        contents = [self._content(one.name, read_unpacked(one.name, one.file)) for one in files]
+        if len(files) == 1 and not files[0].partition:
+            return contents.pop()
+        headers = [self._header(one.name, content) for one, content in zip(files, contents, strict=True)]
+        columns = [*headers[0].all, *files[0].partition]
+        pieces = []
+        for i, (one, header) in enumerate(zip(files, headers, strict=True)):
+            content, contents[i] = contents[i], b""
+            own = [*header.all, *one.partition]
+            _require_same_columns(columns, own, files[0].name, one.name)
+            if one.partition or header[:3:2] != headers[0][:3:2]:
+                pieces.append(self._rewritten(one, content, header, columns, headers[0].delimiter))
+            else:
+                pieces.append(content if not pieces else _without_lines(content, header.lines))
+            if i == 0 and one.partition:
+                pieces.insert(0, _line(columns, header.delimiter))
+        return b"".join(piece if piece.endswith(b"\n") or not piece else piece + b"\n" for piece in pieces)
+
+    def _rewritten(
+        self, one: TableFile, content: bytes, header: _Names, columns: Sequence[str], delimiter: str
+    ) -> bytes:
+        """Return the rows of a file with its columns in another order, and those of its folders."""
+        texts = self._arrow_columns(one.name, content, header._replace(text=header.all), nulls=[])
+        rows = len(next(iter(texts.values())))
+        values = {key: self._arrow.repeat(value, rows) for key, value in one.partition.items()}
+        table = self._arrow.table({name: {**texts, **values}[name] for name in columns})
+        stream = self._arrow.BufferOutputStream()
+        options = self._reader.WriteOptions(include_header=False, delimiter=delimiter)
+        self._reader.write_csv(table, stream, options)
+        return bytes(stream.getvalue())
 
     def _taken_remarks(self) -> tuple[str, ...]:
         """Return what a user should know of the last file, and forget it."""
@@ -143,16 +192,21 @@ class CsvDataset:
             DataError: The file cannot be read as CSV.
         """
         path = paths_by_split(self._config)["train"]
-        with existing_file(path).open("rb") as file:
+        files = self._with_content(path)
+        with unpacked(path, files[0].file) as file:
             start = file.read(_SAMPLE_BYTES)
         whole = len(start) < _SAMPLE_BYTES
-        if self._params.encoding.lower().startswith(("utf-16", "utf-32")) or start.startswith(MARKS):
-            whole, start = True, read_bytes(path)
-        table = self._table(path, self._content(path, start if whole else start[: start.rfind(b"\n") + 1]))
+        is_wide = self._params.encoding.lower().startswith(("utf-16", "utf-32")) or start.startswith(MARKS)
+        if is_wide or len(files) > 1 or files[0].partition:
+            content = self._whole(path)
+        else:
+            content = self._content(path, start if whole else start[: start.rfind(b"\n") + 1])
+        table = self._table(path, content)
         return table.take(np.arange(min(len(table), SAMPLE)))
 
     def _table(self, path: str, content: bytes, text: Collection[str] = ()) -> Table:
-        header, lines_of_header = self._header(path, content)
+        named = self._header(path, content)
+        header = named.all
         if unknown := [name for name in self._params.text if name not in header]:
             raise DataError(
                 f"{path}: data.params.text: there is no column {listed(map(repr, unknown))}; there are: "
@@ -162,7 +216,7 @@ class CsvDataset:
             name for name, column in self._config.columns.items() if column.type in ("category", "text")
         }
         as_text = {*self._params.text, *text, *declared} & set(header)
-        names = _Names(header, lines_of_header, as_text)
+        names = named._replace(text=as_text)
         columns, rows = self._parsed(path, content, names)
         columns = {
             name: values if name in as_text else typed_cells(values) for name, values in columns.items()
@@ -241,33 +295,38 @@ class CsvDataset:
             )
         return content if b"\n" in content else content.replace(b"\r", b"\n")
 
-    def _header(self, path: str, content: bytes) -> tuple[list[str], int]:
-        """Return the names of the columns, and the number of lines to their end.
+    def _header(self, path: str, content: bytes) -> _Names:
+        """Return the names of the columns, the number of lines to their end, and the delimiter.
 
         Raises:
             DataError: They are missing, or not unique.
         """
         if not content.strip():
             raise DataError(f"{path} is empty; its first line must name the columns")
+        delimiter = self._delimiter(path, content)
         try:
-            reader = self._cells(content)
+            reader = _cells(content, delimiter)
             names = next(row for row in reader if row)
         except csv.Error as error:
             raise DataError(
                 f"{path}: the first line cannot be read as CSV: {error}; is one of its quotes never closed?"
             ) from error
-        others = [other for other in ";\t|," if other != self._params.delimiter and other in names[0]]
+        others = [other for other in ";\t|," if other != delimiter and other in names[0]]
         if len(names) == 1 and others:
             raise DataError(
-                f"{path}: with the delimiter {self._params.delimiter!r} there is only one column, "
+                f"{path}: with the delimiter {delimiter!r} there is only one column, "
                 f"{names[0]!r}; try data.params.delimiter: {others[0]!r}"
             )
         unique, remark = unique_names([name or f"column {i + 1}" for i, name in enumerate(names)])
         self._remarks += [f"{path}: {remark}"] if remark else []
-        return unique, reader.line_num
+        return _Names(unique, reader.line_num, delimiter)
 
-    def _cells(self, content: bytes) -> Any:
-        return csv.reader(_lines(content), delimiter=self._params.delimiter)
+    def _delimiter(self, path: str, content: bytes) -> str:
+        """Return the delimiter of the options, or the one that is found; that of `.tsv` is a tab."""
+        given = self._params.delimiter
+        if given == "," and ending_of(path) == ".tsv":
+            return "\t"
+        return (find_delimiter(content, given) or given) if self.finds_delimiter else given
 
     def _parsed(self, path: str, content: bytes, names: _Names) -> tuple[dict[str, Array], int]:
         """Return the columns, numbers where all cells are numbers and text otherwise, and the number of rows.
@@ -276,7 +335,7 @@ class CsvDataset:
             DataError: Rows have more or fewer cells than the header, or a quote is never closed.
         """
         if content.count(b'"') % 2:
-            self._refuse_open_quote(path, content)
+            _refuse_open_quote(path, content, names.delimiter)
         columns = self._arrow_columns(path, content, names)
         types = self._arrow.types
         others = [
@@ -286,7 +345,7 @@ class CsvDataset:
             and not (types.is_string(column.type) or types.is_null(column.type))
         ]
         whole = [name for name, column in columns.items() if types.is_integer(column.type)]
-        if whole and self._has_codes(content):
+        if whole and _has_codes(content, names.delimiter):
             others += whole
         if others:  # dates, times of day, and codes such as 01234 are to be read as they are written
             again = self._arrow_columns(path, content, names._replace(text=others), others)
@@ -296,11 +355,6 @@ class CsvDataset:
             }
         rows = len(next(iter(columns.values())))
         return {name: self._array(column) for name, column in columns.items()}, rows
-
-    def _has_codes(self, content: bytes) -> bool:
-        """Return whether a cell of several digits may begin with a zero."""
-        delimiter = re.escape(self._params.delimiter.encode())
-        return re.search(rb"[\n" + delimiter + rb']"?0[0-9]', content) is not None
 
     def _arrow_columns(
         self,
@@ -316,7 +370,7 @@ class CsvDataset:
                 arrow.py_buffer(content),
                 read_options=reader.ReadOptions(column_names=names.all, skip_rows=names.lines),
                 parse_options=reader.ParseOptions(
-                    delimiter=self._params.delimiter, newlines_in_values=b'"' in content
+                    delimiter=names.delimiter, newlines_in_values=b'"' in content
                 ),
                 convert_options=reader.ConvertOptions(
                     column_types={name: arrow.string() for name in names.text},
@@ -329,7 +383,7 @@ class CsvDataset:
                 ),
             )
         except arrow.ArrowException as error:
-            self._refuse_ragged_rows(path, content, len(names.all))
+            _refuse_ragged_rows(path, content, len(names.all), names.delimiter)
             raise DataError(f"{path} cannot be read as CSV: {str(error).splitlines()[0]}") from error
         return {name: table.column(name) for name in table.column_names}
 
@@ -341,31 +395,97 @@ class CsvDataset:
             return np.asarray(column.to_numpy(zero_copy_only=False))
         return strings(column)
 
-    def _refuse_open_quote(self, path: str, content: bytes) -> None:
-        rows = csv.reader(_lines(content), delimiter=self._params.delimiter, strict=True)
-        count = 0
-        try:
-            for row in rows:
-                count += bool(row)
-        except csv.Error as error:
-            if "end of data" in str(error):
-                raise DataError(
-                    f"{path}: row {count} opens a quote that is never closed; close it, or double a "
-                    "quote that belongs to the text"
-                ) from error
 
-    def _refuse_ragged_rows(self, path: str, content: bytes, cells: int) -> None:
-        reader = self._cells(content)
-        try:
-            for number, row in enumerate(row for row in reader if row):
-                if len(row) != cells:
-                    raise DataError(
-                        f"{path}: row {number} (line {reader.line_num} of the file) has {len(row)} cells, "
-                        f"the header {cells}; is there a delimiter too many or too few, or a text that "
-                        "needs quotes?"
-                    )
-        except csv.Error as error:
-            raise DataError(f"{path}: line {reader.line_num}: {error}") from error
+def _refuse_open_quote(path: str, content: bytes, delimiter: str) -> None:
+    rows = csv.reader(_lines(content), delimiter=delimiter, strict=True)
+    count = 0
+    try:
+        for row in rows:
+            count += bool(row)
+    except csv.Error as error:
+        if "end of data" in str(error):
+            raise DataError(
+                f"{path}: row {count} opens a quote that is never closed; close it, or double a "
+                "quote that belongs to the text"
+            ) from error
+
+
+def _refuse_ragged_rows(path: str, content: bytes, cells: int, delimiter: str) -> None:
+    reader = _cells(content, delimiter)
+    try:
+        for number, row in enumerate(row for row in reader if row):
+            if len(row) != cells:
+                raise DataError(
+                    f"{path}: row {number} (line {reader.line_num} of the file) has {len(row)} cells, "
+                    f"the header {cells}; is there a delimiter too many or too few, or a text that "
+                    "needs quotes?"
+                )
+    except csv.Error as error:
+        raise DataError(f"{path}: line {reader.line_num}: {error}") from error
+
+
+def _files(path: str, *, mapped: bool = False) -> list[TableFile]:
+    return table_files(path, "csv", mapped=mapped)
+
+
+def _require_same_columns(columns: Sequence[str], others: Sequence[str], file: str, other: str) -> None:
+    """Refuse a file with other columns than the first one.
+
+    Raises:
+        DataError: A column is missing in one of them.
+    """
+    if lacking := [name for name in columns if name not in others]:
+        raise DataError(
+            f"{other}: there is no column {lacking[0]!r}, which {file} has; give files with the same columns"
+        )
+    if more := [name for name in others if name not in columns]:
+        raise DataError(f"{other}: the column {more[0]!r} is not in {file}; give files with the same columns")
+
+
+def _without_lines(content: bytes, lines: int) -> bytes:
+    """Return a text without its first lines."""
+    start = 0
+    for _ in range(lines):
+        start = content.find(b"\n", start) + 1 or len(content)
+    return content[start:]
+
+
+def _line(cells: Sequence[str], delimiter: str) -> bytes:
+    """Return a line of CSV."""
+    stream = io.StringIO(newline="")
+    csv.writer(stream, delimiter=delimiter, lineterminator="\n").writerow(cells)
+    return stream.getvalue().encode()
+
+
+def _cells(content: bytes, delimiter: str) -> Any:
+    return csv.reader(_lines(content), delimiter=delimiter)
+
+
+def _has_codes(content: bytes, delimiter: str) -> bool:
+    """Return whether a cell of several digits may begin with a zero."""
+    return re.search(rb"[\n" + re.escape(delimiter.encode()) + rb']"?0[0-9]', content) is not None
+
+
+def find_delimiter(content: bytes, default: str = ",", *, most: bool = False) -> str | None:
+    """Return the delimiter that finds the most columns in the first line; None if it is the default one.
+
+    Args:
+        content: A text, or the beginning of one.
+        default: The delimiter that is kept if it finds two columns.
+        most: Whether it is kept only if no other one finds more.
+    """
+    first = re.split(rb"[\r\n]", content.lstrip(b"\r\n"), maxsplit=1)[0].decode(errors="ignore")
+    counts = {mark: _count(first, mark) for mark in dict.fromkeys([default, *",;\t|"])}
+    best = max(counts, key=lambda mark: counts[mark])
+    keeps_default = best == default or (counts[default] > 1 and not most)
+    return None if keeps_default or counts[best] == 1 else best
+
+
+def _count(line: str, delimiter: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter), []))
+    except csv.Error:  # reading the file says what is wrong
+        return 1
 
 
 def _whole_characters(raw: bytes, encoding: str) -> bytes:

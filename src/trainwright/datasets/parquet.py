@@ -11,9 +11,10 @@ from pydantic import BaseModel, Field
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.images.decoders import ImageForm
-from trainwright.datasets.samples.files import existing_file, paths_by_split
+from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.tables.arrow import SAMPLE, strings
-from trainwright.datasets.tables.chunks import ParquetChunks
+from trainwright.datasets.tables.chunks import ParquetChunks, common_schema, in_schema
+from trainwright.datasets.tables.sources import table_files
 from trainwright.datasets.tables.table import Table, tidy
 from trainwright.errors import DataError
 from trainwright.require import require
@@ -37,7 +38,7 @@ class ParquetParams(Section):
 
 
 class ParquetDataset:
-    """Parquet files: one file to split, or one file per split."""
+    """Parquet files: one file (or folder, or pattern) to split, or one per split."""
 
     names: ClassVar[Sequence[str]] = ("parquet",)
     Params: ClassVar[type[BaseModel]] = ParquetParams
@@ -64,7 +65,10 @@ class ParquetDataset:
 
     def sources(self) -> list[str] | None:
         """Return the files that are read; None where a path may name many. See `KnownSources`."""
-        return None if self._params.streaming else [*paths_by_split(self._config).values()]
+        if self._params.streaming:
+            return None
+        paths = paths_by_split(self._config).values()
+        return [one.name for path in paths for one in table_files(path, "parquet")]
 
     def read(self, path: str, text: Collection[str] = ()) -> Table:
         """Return all rows of one file; columns in `text`, and the target, may hold lists.
@@ -101,8 +105,8 @@ class ParquetDataset:
         Raises:
             DataError: The file is not a Parquet file.
         """
-        file = existing_file(path, mapped=True)
-        return ParquetChunks(path, file, lambda column, name: self._column(column, name, path, text))
+        files = table_files(path, "parquet", mapped=True)
+        return ParquetChunks(path, files, lambda column, name: self._column(column, name, path, text))
 
     def sample(self) -> Table:
         """Return the first training rows.
@@ -111,8 +115,11 @@ class ParquetDataset:
             DataError: The file is not a Parquet file, or a column holds lists or structures.
         """
         path = paths_by_split(self._config)["train"]
+        files = table_files(path, "parquet")
+        if len(files) > 1 or files[0].partition:
+            return self._table(path, self._arrow_table(path).slice(0, SAMPLE))
         try:
-            with existing_file(path).open("rb") as stream:
+            with files[0].file.open("rb") as stream:
                 file = self._parquet.ParquetFile(stream)
                 self._refuse_nested(path, file.schema_arrow, self._config)
                 batches = [next(file.iter_batches(SAMPLE))] if file.metadata.num_rows else []
@@ -121,12 +128,20 @@ class ParquetDataset:
             raise self._unreadable(path, error) from error
 
     def _arrow_table(self, path: str) -> Any:
-        file = existing_file(path)
-        try:
-            with file.open("rb") as stream:
-                return self._parquet.ParquetFile(stream).read()  # `read_table` would import pandas
-        except (self._arrow.ArrowException, OSError) as error:
-            raise self._unreadable(path, error) from error
+        files = table_files(path, "parquet")
+        schemas, tables = [], []
+        for one in files:
+            try:
+                with one.file.open("rb") as stream:
+                    table = self._parquet.ParquetFile(stream).read()  # `read_table` would import pandas
+            except (self._arrow.ArrowException, OSError) as error:
+                raise self._unreadable(one.name, error) from error
+            tables.append(table)
+            schemas.append(table.schema)
+        schema = common_schema(self._arrow, files, schemas)
+        return self._arrow.concat_tables(
+            in_schema(self._arrow, table, one, schema) for one, table in zip(files, tables, strict=True)
+        )
 
     def _unreadable(self, path: str, error: Exception) -> DataError:
         return DataError(f"{path} cannot be read as Parquet (is it complete?): {str(error).splitlines()[0]}")

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from trainwright.datasets.samples.arrays import rows_from
 from trainwright.datasets.samples.files import as_text
-from trainwright.datasets.tables.chunks import RowChunks
+from trainwright.datasets.tables.chunks import ROW_ERROR, RowChunks, errors_in, without_errors
 from trainwright.datasets.tables.preparation import FilePreparation
+from trainwright.datasets.tables.ranges import UnusualValues
 from trainwright.datasets.tables.raw import frame_of
 from trainwright.datasets.tables.table import Table, nearest
 from trainwright.errors import DataError, InputError
+from trainwright.inference.bad_rows import Failures, OnError, count_of, take, with_errors
 from trainwright.inference.intervals import Intervals
 from trainwright.inference.predictor import Predictor
 from trainwright.inference.samples import outputs_for
-from trainwright.inference.whole_files import write_whole
 from trainwright.require import require
 from trainwright.types import Array
 
-SUFFIXES = (".csv", ".parquet")
-_FIRST_WITH_GAPS = 2.0**24  # from here on, float32 does not have all whole numbers
+log = logging.getLogger("trainwright")
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,47 @@ class PredictionColumns:
         threshold: As in `Predictor.predict`.
         proba: Whether there are probabilities; None: where the task has them.
         intervals: The intervals whose ends are added; None for none.
+        on_error: What becomes of a row that cannot be predicted; see `Predictor.predict`.
+        with_error: Whether there is a column `error` anyway; else there is one if a row has an error.
+        restarts: Whether the caller begins again with that column if the first error comes late.
     """
 
     keep: Sequence[str] = ()
     threshold: float | None = None
     proba: bool | None = None
     intervals: Intervals | None = None
+    on_error: OnError = "null"
+    with_error: bool = False
+    restarts: bool = True
 
 
-class Written(NamedTuple):
-    """The table that was written: the number of its rows, and the names of its columns."""
+@dataclass
+class Tally:
+    """The count of the rows of a file that could not be predicted, and of those with unusual values."""
 
-    rows: int
-    columns: Sequence[str]
+    failures: Failures
+    unusual: UnusualValues
+    has_error_column: bool = False
+    started: bool = field(default=False, repr=False)
+
+    def say(self) -> None:
+        """Warn of what was counted."""
+        self.failures.warn()
+        for line in self.unusual.lines():
+            log.warning("%s", line)
+
+
+class LateError(Exception):
+    """The first row that cannot be predicted comes after chunks without a column `error`."""
 
 
 def predicted_chunks(
-    predictor: Predictor, path: Path | str, columns: PredictionColumns, *, as_written: bool = False
+    predictor: Predictor,
+    path: Path | str,
+    columns: PredictionColumns,
+    tally: Tally,
+    *,
+    as_written: bool = False,
 ) -> Iterator[Any]:
     """Yield data frames of the predictions for a file, one for each chunk of its rows.
 
@@ -62,6 +86,7 @@ def predicted_chunks(
         path: A CSV, Parquet or npz file, or one at a URL; for a model of texts a text, whose rows are
             windows.
         columns: The columns of the frames: those carried over first.
+        tally: What is counted.
         as_written: Carry over cells of a CSV file as they are written, and not as numbers or times.
 
     Raises:
@@ -75,11 +100,12 @@ def predicted_chunks(
                 "the probabilities of pixels do not fit into a table: call "
                 "trainwright.load(run).predict_proba(images) from Python"
             )
-    for kind in (_of_samples, _of_arrays, _of_files):
+    for kind in (_of_samples, _of_arrays):
         if (frames := kind(predictor, path, columns)) is not None:
             yield from frames
             return
-    yield from _of_rows(predictor, path, columns, as_written=as_written)
+    some = _of_files(predictor, path, columns, tally)
+    yield from some if some is not None else _of_rows(predictor, path, columns, tally, as_written=as_written)
 
 
 def _of_samples(predictor: Predictor, path: Path | str, columns: PredictionColumns) -> Iterator[Any] | None:
@@ -89,7 +115,7 @@ def _of_samples(predictor: Predictor, path: Path | str, columns: PredictionColum
     if columns.keep:
         raise InputError(f"{path} has no columns to keep: its rows are samples of the run's length")
     outputs = outputs_for(predictor.model, samples, predictor.chunk_rows)
-    return (_frame({}, _columns(predictor, some, columns)) for some in outputs)
+    return (_frame(_columns(predictor, some, columns)) for some in outputs)
 
 
 def _of_arrays(predictor: Predictor, path: Path | str, columns: PredictionColumns) -> Iterator[Any] | None:
@@ -100,14 +126,14 @@ def _of_arrays(predictor: Predictor, path: Path | str, columns: PredictionColumn
         raise InputError(f"{path} has no columns to keep: it holds arrays")
     step, count = predictor.chunk_rows, len(next(iter(arrays.values())))
     outputs = (predictor.outputs(rows_from(arrays, start, step)) for start in range(0, count, step))
-    return (_frame({}, _columns(predictor, some, columns)) for some in outputs)
+    return (_frame(_columns(predictor, some, columns)) for some in outputs)
 
 
 def _of_rows(
-    predictor: Predictor, path: Path | str, columns: PredictionColumns, *, as_written: bool
+    predictor: Predictor, path: Path | str, columns: PredictionColumns, tally: Tally, *, as_written: bool
 ) -> Iterator[Any]:
     """Yield data frames of the predictions for the rows of a file; see `predicted_chunks`."""
-    chunks, rows = predictor.files.chunks(path), predictor.chunk_rows
+    chunks, rows = predictor.files.chunks(path, columns.on_error), predictor.chunk_rows
     if missing := [name for name in columns.keep if name not in chunks.names]:
         raise InputError(
             f"{path}: there is no column {missing[0]!r} to keep; {nearest(missing[0], chunks.names)}"
@@ -116,22 +142,77 @@ def _of_rows(
     empty = True
     for table, kept in _with_kept(chunks, needed, columns.keep, rows, as_written=as_written):
         empty = False
-        some = predictor.files.rows_of(table)
-        yield _frame(kept, _columns(predictor, predictor.outputs(some), columns, some))
+        errors = errors_in(table)
+        yield _judged(predictor, predictor.files.rows_of(without_errors(table)), kept, columns, tally, errors)
     if empty:
         raise DataError(f"{path}: there are columns, but no rows")
 
 
-def _of_files(predictor: Predictor, path: Path | str, columns: PredictionColumns) -> Iterator[Any] | None:
+def _judged(
+    predictor: Predictor,
+    rows: Any,
+    kept: Mapping[str, Array],
+    columns: PredictionColumns,
+    tally: Tally,
+    known: Mapping[int, str],
+) -> Any:
+    """Return the predictions of rows, of which some cannot be predicted.
+
+    Args:
+        predictor: The model.
+        rows: The rows, as `outputs` takes them.
+        kept: The columns to carry over.
+        columns: The columns of the frame.
+        tally: What is counted.
+        known: What is wrong with rows that could not even be read, by position.
+
+    Raises:
+        DataError: A row cannot be predicted, and that is an error.
+        LateError: The frames before have no column for errors, and the caller begins again.
+    """
+    count = count_of(rows)
+    if columns.on_error == "stop":
+        outputs, errors = predictor.outputs(rows), dict[int, str]()
+    else:
+        good = np.delete(np.arange(count), [*known])
+        ids = np.arange(count)
+        ids[[*known]] = good[0] if len(good) else 0
+        found, more = (
+            predictor.outputs_or_errors(take(rows, ids) if known else rows) if len(good) else (None, {})
+        )
+        errors = {**more, **known}
+        outputs = predictor.placeholders(count) if found is None else found
+    kept_rows = take(rows, np.delete(np.arange(count), [*errors])) if errors else rows
+    if len(errors) < count:
+        predictor.count_unusual(kept_rows, tally.unusual)
+    tally.failures.add(count, dict(sorted(errors.items())))
+    predictions = _columns(predictor, outputs, columns, rows)
+    if columns.on_error == "null":
+        is_late = tally.started and bool(errors) and not tally.has_error_column
+        if is_late and columns.restarts:
+            raise LateError
+        tally.has_error_column |= columns.with_error or (bool(errors) and not tally.started)
+    tally.started = True
+    before, frame = _kept_frame(kept, predictions), _frame(predictions)
+    return with_errors(frame, errors, columns.on_error, column=tally.has_error_column, kept=before)
+
+
+def _of_files(
+    predictor: Predictor, path: Path | str, columns: PredictionColumns, tally: Tally
+) -> Iterator[Any] | None:
     """Return the frames of predictions for images or texts in files; None if the path is a file of rows."""
     preparation = predictor.preparation
     if not isinstance(preparation, FilePreparation) or (files := preparation.files_at(path)) is None:
         return None
-    return _of_each_file(predictor, preparation, files, columns)
+    return _of_each_file(predictor, preparation, files, columns, tally)
 
 
 def _of_each_file(
-    predictor: Predictor, preparation: FilePreparation, files: Sequence[Path], columns: PredictionColumns
+    predictor: Predictor,
+    preparation: FilePreparation,
+    files: Sequence[Path],
+    columns: PredictionColumns,
+    tally: Tally,
 ) -> Iterator[Any]:
     """Yield data frames of the predictions for files, with their paths in the first column.
 
@@ -146,9 +227,9 @@ def _of_each_file(
         files = preparation.readable(files)
     for start in range(0, len(files), rows):
         some = files[start : start + rows]
-        outputs = predictor.outputs(preparation.rows_of_files(some))
         paths = np.array([as_text(file) for file in some], dtype=object)
-        yield _frame({name: paths}, _columns(predictor, outputs, columns))
+        rows_of_some = preparation.rows_of_files(some)
+        yield _judged(predictor, rows_of_some, {name: paths}, columns, tally, {})
 
 
 def _with_kept(
@@ -160,7 +241,7 @@ def _with_kept(
         yield from zip(chunks.tables(needed, rows), cells, strict=True)
         return
     for table in chunks.tables({*needed, *keep}, rows):
-        own = {name: table.columns[name] for name in needed}
+        own = {name: table.columns[name] for name in [*needed, ROW_ERROR] if name in table.columns}
         unread = [name for name in chunks.names if name not in own]
         kept = {name: table.columns[name] for name in keep}
         yield Table(own, table.source, table.numbers, unread=unread), kept
@@ -179,93 +260,20 @@ def _columns(
     return {**table, **(columns.intervals.columns(outputs) if columns.intervals is not None else {})}
 
 
-def _frame(kept: Mapping[str, Array], predictions: Mapping[str, Any]) -> Any:
-    """Return columns carried over and those of predictions as one data frame.
+def _kept_frame(kept: Mapping[str, Array], predictions: Mapping[str, Any]) -> Any:
+    """Return columns carried over as a data frame; None if there are none.
 
     Raises:
-        InputError: Two have the same name.
+        InputError: One has the name of a column of the predictions.
     """
     if both := [name for name in kept if name in predictions]:
         raise InputError(
             f"column {both[0]!r} cannot be kept: the predictions have one of this name; rename it"
         )
+    return frame_of(dict(kept)) if kept else None
+
+
+def _frame(predictions: Mapping[str, Any]) -> Any:
+    """Return columns of predictions as a data frame."""
     pandas: Any = require("pandas", "tabular")
-    predicted = pandas.DataFrame(dict(predictions))
-    return pandas.concat([frame_of(dict(kept)), predicted], axis=1) if kept else predicted
-
-
-def write_predictions(frames: Iterable[Any], output: Path) -> Written:
-    """Write data frames, one below the other, as a CSV or Parquet file, by its suffix.
-
-    The file is there when it is whole; one of this name is replaced.
-
-    Raises:
-        InputError: The file cannot be written, or has another suffix.
-    """
-    if output.suffix not in SUFFIXES:
-        raise InputError(f"{output}: the name must end in {' or '.join(SUFFIXES)}")
-    write = _write_csv if output.suffix == ".csv" else _write_parquet
-    written: list[Written] = []
-    write_whole(output, lambda made: written.append(write(_unless_unreadable(frames), made)))
-    return written[0]
-
-
-def _unless_unreadable(frames: Iterable[Any]) -> Iterator[Any]:
-    """Yield the frames; an error of the file that they are read from is not one of the file to write.
-
-    Raises:
-        DataError: A frame cannot be read.
-    """
-    try:
-        yield from frames
-    except OSError as error:
-        raise DataError(f"the rows cannot be read: {error.strerror or error}") from error
-
-
-def _write_csv(frames: Iterable[Any], path: Path) -> Written:
-    written = Written(0, ())
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        for frame in frames:
-            stream.write(csv_text(frame, header=not written.rows))
-            written = Written(written.rows + len(frame), list(frame.columns))
-    return written
-
-
-def csv_text(frame: Any, *, header: bool) -> str:
-    """Return predictions as CSV.
-
-    Large float32 are written as the whole numbers that they are: the fewest digits that tell such a number
-    from its neighbours in float32 are those of another number.
-    """
-    large = [
-        name
-        for name, dtype in frame.dtypes.items()
-        if dtype == np.float32 and (frame[name].abs() >= _FIRST_WITH_GAPS).any()
-    ]
-    exact = frame.astype(dict.fromkeys(large, np.float64)) if large else frame
-    text: str = exact.to_csv(index=False, header=header)
-    return text
-
-
-def _write_parquet(frames: Iterable[Any], path: Path) -> Written:
-    arrow: Any = require("pyarrow", "tabular")
-    parquet: Any = require("pyarrow.parquet", "tabular")
-    written, schema = Written(0, ()), None
-    with contextlib.ExitStack() as stack:
-        writer: Any = None
-        for frame in frames:
-            if writer is None:
-                schema = _schema(arrow, frame)
-                writer = stack.enter_context(parquet.ParquetWriter(str(path), schema))
-            writer.write_table(arrow.Table.from_pandas(frame, schema=schema, preserve_index=False))
-            written = Written(written.rows + len(frame), list(frame.columns))
-    return written
-
-
-def _schema(arrow: Any, frame: Any) -> Any:
-    """Return the schema of a file, given its first rows; a column without values there is one of texts."""
-    schema = arrow.Schema.from_pandas(frame, preserve_index=False)
-    for i, field in enumerate(schema):
-        if arrow.types.is_null(field.type):
-            schema = schema.set(i, field.with_type(arrow.string()))
-    return schema
+    return pandas.DataFrame(dict(predictions))

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import Split
 from trainwright.datasets.csv import CsvParams
 from trainwright.datasets.npz import inputs_in
-from trainwright.datasets.tables.chunks import RowChunks
+from trainwright.datasets.tables.chunks import CsvChunks, RowChunks, errors_in, without_errors
 from trainwright.datasets.tables.frames import read_frame, row_chunks
+from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation
 from trainwright.datasets.tables.raw import frame_of
 from trainwright.datasets.tables.table import Table
 from trainwright.errors import DataError, InputError
+from trainwright.inference.bad_rows import Failures, OnError
 from trainwright.inference.input_rows import InputRows
 from trainwright.inference.labeled import refuse_masks
 from trainwright.inference.samples import samples_of
-from trainwright.plugins import find_dataset
+from trainwright.plugins import adapter, find_dataset
 from trainwright.require import import_rule, importing_by
 from trainwright.types import FEATURES, Array
+
+DECIMAL = "decimal"  # an option: the decimal mark of numbers in text
 
 
 class InputFiles:
@@ -42,6 +49,12 @@ class InputFiles:
         self._info, self._preparation = rows.info, rows.preparation
         self._tokenizer = tokenizer
         self._rule = import_rule()  # it holds for later calls, too
+        self.options: Mapping[str, Any] = {}  # of the readers, which replace those of the run
+
+    @property
+    def preparation(self) -> AnyPreparation | None:
+        """The preparation of raw rows as features; None where the data set brought features."""
+        return self._preparation
 
     def samples(self, path: Path | str) -> Split | None:
         """Return the samples that the run's data set makes of a file, such as a text; None: it has rows.
@@ -70,8 +83,13 @@ class InputFiles:
             f"{path} holds arrays, but the run was trained on {columns} in files; give such files"
         )
 
-    def read(self, path: Path | str) -> Any:
-        """Read the rows of a CSV, Parquet or npz file, or of one at a URL, as the training data were read.
+    def read(self, path: Path | str, on_error: OnError = "stop") -> Any:
+        """Read the rows of a file, or of one at a URL, as the training data were read.
+
+        Args:
+            path: The file: CSV (which may be compressed), Parquet, JSON Lines, Excel or npz; or a folder or a
+                pattern of such files.
+            on_error: What becomes of a row that cannot be parsed; `skip` and `null` leave it out.
 
         Raises:
             DataError: It cannot be read.
@@ -81,15 +99,44 @@ class InputFiles:
         if (arrays := self.arrays(path)) is not None:
             return arrays
         self._refuse_file()
-        frame = read_frame(path, *self._format, self._info.target)
+        if on_error != "stop":
+            frame = self._readable(path, on_error)
+        else:
+            options, text = self._format
+            frame = read_frame(path, options, text, self._info.target, finds_delimiter=self._finds)
         if not len(frame):
             raise DataError(f"{path}: there are columns, but no rows")
         return frame
 
-    def chunks(self, path: Path | str) -> RowChunks:
-        """Return the same rows, to be read chunk by chunk; the arguments and errors are those of `read`."""
+    def _readable(self, path: Path | str, on_error: OnError) -> Any:
+        """Return the rows that can be parsed as a data frame, and say how many cannot."""
+        chunks, failures = self.chunks(path, on_error), Failures("skip")
+        tables = list(chunks.tables(chunks.names, sys.maxsize))
+        if not tables:
+            return frame_of({})
+        errors = errors_in(tables[0])
+        failures.add(len(tables[0]), errors)
+        failures.warn("read")
+        good = without_errors(tables[0]).take(np.delete(np.arange(len(tables[0])), [*errors]))
+        return frame_of(dict(good.columns))
+
+    def chunks(self, path: Path | str, on_error: OnError = "stop") -> RowChunks:
+        """Return the same rows, to be read chunk by chunk; the arguments and errors are those of `read`.
+
+        With another `on_error` than `stop`, a row that cannot be parsed is there, and named in its column
+        `chunks.ROW_ERROR`.
+        """
         self._refuse_file()
-        return row_chunks(path, *self._format, self._info.target)
+        options, text = self._format
+        chunks = row_chunks(path, options, text, self._info.target, finds_delimiter=self._finds)
+        if on_error != "stop" and isinstance(chunks, CsvChunks):
+            chunks.mend()
+        return chunks
+
+    @property
+    def _finds(self) -> bool:
+        """Whether the delimiter of the run is only the first to try."""
+        return "delimiter" not in self.options
 
     def columns_of(self, names: Sequence[str]) -> Sequence[str]:
         """Return the columns to read of those that a file has: what predictions need.
@@ -108,12 +155,16 @@ class InputFiles:
 
     @property
     def _format(self) -> tuple[Mapping[str, Any] | None, Sequence[str]]:
-        """The options of the CSV reader, and the columns to read as text."""
+        """The options of the reader, and the columns to read as text."""
         data = self._config.data
         cls = find_dataset(data.type) if data is not None else None
         is_csv = cls is not None and issubclass(cls.Params, CsvParams)
-        options = data.params if data is not None and is_csv else None
-        return options, self._preparation.text_columns if self._preparation else ()
+        options = data.params if data is not None and is_csv else {}
+        own = {key: value for key, value in self.options.items() if key != DECIMAL}
+        text = self._preparation.text_columns if self._preparation else ()
+        if DECIMAL in self.options and isinstance(self._preparation, TabularPreparation):
+            text = [*text, *self._preparation.number_columns]
+        return {**options, **own}, text
 
     def _refuse_file(self) -> None:
         """Refuse a file of rows if the model takes other arrays than the columns of a table.
@@ -128,3 +179,21 @@ class InputFiles:
                 f"trainwright.load({self._run_id!r}).predict(...); the run's own splits are evaluated by "
                 "`trainwright evaluate --split`"
             )
+
+
+def set_options(files: InputFiles, options: Mapping[str, Any]) -> None:
+    """Read files with other options than those of the run's data.
+
+    Raises:
+        InputError: No reader has such an option, or it has another value.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    readers = [adapter("dataset", name).Params for name in ("csv", "excel")]
+    known = [DECIMAL, *dict.fromkeys(key for params in readers for key in params.model_fields)]
+    if unknown := [key for key in given if key not in known]:
+        raise InputError(f"no option {unknown[0]!r} of reading a file; there are: {', '.join(known)}")
+    if (mark := given.get(DECIMAL)) not in (None, ".", ","):
+        raise InputError(f"decimal {mark!r} given; a decimal mark is '.' or ','")
+    files.options = given
+    if mark is not None and isinstance(files.preparation, TabularPreparation):
+        files.preparation.set_decimal(mark)

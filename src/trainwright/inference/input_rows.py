@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ import numpy as np
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.arrays import is_frame
 from trainwright.datasets.tables.pairs import as_numpy, column_names
-from trainwright.datasets.tables.preparation import AnyPreparation
+from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation
+from trainwright.datasets.tables.ranges import UnusualValues
 from trainwright.datasets.tables.table import Table, as_table, listed
 from trainwright.datasets.texts.tokenizers import Tokenizer
 from trainwright.errors import InputError
@@ -50,6 +52,20 @@ class InputRows:
         self.specs: dict[str, ArraySpec] = {name: info.inputs[name] for name in input_names or info.inputs}
         self._remarked: set[str] = set()  # what a user has been told of his rows
         self._remarking = threading.Lock()
+
+    def checks(self) -> Sequence[Callable[[Any], object]]:
+        """Return functions that raise a DataError for rows of which one cannot be predicted."""
+        if isinstance(self.preparation, TabularPreparation):
+            return [partial(self._check, one) for one in self.preparation.checks()]
+        return [self.batch]
+
+    def _check(self, check: Callable[[Any], object], rows: Any) -> None:
+        check(self.named(rows))
+
+    def count_unusual(self, rows: Any, counts: UnusualValues) -> None:
+        """Count rows whose values no training row has."""
+        if isinstance(self.preparation, TabularPreparation):
+            self.preparation.count_unusual(self.named(rows), counts)
 
     @property
     def description(self) -> str:
@@ -130,7 +146,7 @@ class InputRows:
             InputError: One is missing, or has another shape.
         """
         if self.preparation is not None:
-            given = self.prepared(self._with_names(rows) if self.preparation.has_columns else rows)
+            given = self.prepared(self.named(rows) if self.preparation.has_columns else rows)
         elif isinstance(rows, Mapping):
             given = {str(name): np.asarray(array) for name, array in rows.items()}
         else:
@@ -162,7 +178,7 @@ class InputRows:
             raise InputError(f"{what} of shape {array.shape[1:]} given; the model takes {self.description}")
         return _of_dtype(array, np.dtype(spec.dtype))
 
-    def _with_names(self, rows: Any) -> Any:
+    def named(self, rows: Any) -> Any:
         """Return rows whose columns have the names of the training data.
 
         Columns are taken in their order where names cannot tell: those of arrays and tensors, and of any rows

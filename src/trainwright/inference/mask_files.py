@@ -11,7 +11,7 @@ import numpy as np
 
 from trainwright.datasets.images.preparation import images_at
 from trainwright.errors import InputError
-from trainwright.inference.file_predictions import Written
+from trainwright.inference.written_tables import Written
 from trainwright.require import require
 from trainwright.types import Array
 
@@ -35,8 +35,9 @@ def write_masks(frames: Iterable[Any], data: Path | str, output: Path) -> Writte
     try:
         for frame in frames:
             for mask, file in zip(frame["prediction"], places, strict=False):
-                _write(mask, file)
-                written += 1
+                if mask is not None:  # of an image that cannot be read
+                    _write(mask, file)
+                    written += 1
     except OSError as error:
         raise InputError(f"{output} cannot be written: {error.strerror or error}") from error
     return Written(written, ["prediction"])

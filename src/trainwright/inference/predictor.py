@@ -13,11 +13,13 @@ import numpy as np
 
 from trainwright.datasets.base import DataBundle, Split
 from trainwright.datasets.samples.arrays import Arrays, rows_from
+from trainwright.datasets.tables.arrow import as_pandas
 from trainwright.datasets.tables.preparation import AnyPreparation, from_json
+from trainwright.datasets.tables.ranges import UnusualValues
 from trainwright.datasets.texts import tokenizers
 from trainwright.datasets.texts.preparation import TextPreparation
 from trainwright.datasets.texts.tokenizers import Tokenizer
-from trainwright.errors import InputError
+from trainwright.errors import DataError, InputError
 from trainwright.evaluation.metrics import (
     EvaluationResult,
     accumulators,
@@ -27,6 +29,15 @@ from trainwright.evaluation.metrics import (
 )
 from trainwright.frameworks.base import Framework, ModelInputs
 from trainwright.inference import texts
+from trainwright.inference.bad_rows import (
+    Failures,
+    OnError,
+    check_on_error,
+    count_of,
+    row_errors,
+    take,
+    with_errors,
+)
 from trainwright.inference.input_files import InputFiles
 from trainwright.inference.input_rows import InputRows
 from trainwright.inference.intervals import (
@@ -184,8 +195,9 @@ class Predictor:
         Of masks, the probabilities are (rows, classes, height, width).
 
         Args:
-            rows: A data frame or a sequence of mappings with the columns of the training data; an array with
-                just these columns, in their order; features (rows, ...) where the data set provided
+            rows: A data frame of pandas or Polars, an Arrow table or a sequence of mappings with the columns
+                of the training data, or the path of a file of them; an array with just these columns, in
+                their order; features (rows, ...) where the data set provided
                 preprocessed arrays, or a mapping of arrays where it provided several; where it had images in
                 files, a folder, or a sequence of paths, contents of image files, or (height, width,
                 channels) uint8 arrays.
@@ -194,8 +206,52 @@ class Predictor:
             InputError: The rows lack an input of the model, or it has another shape; or they lack the targets
                 of a task whose predictions are sums over them.
         """
-        parts = list(self._parts(rows))
+        parts = list(self._parts(self._given(rows)))
         return np.concatenate(parts) if parts else np.empty((0, self.info.outputs), dtype=np.float32)
+
+    def outputs_or_errors(self, rows: Any) -> tuple[Array | None, dict[int, str]]:
+        """Return the outputs of rows, and what is wrong with those that cannot be predicted, by position.
+
+        The outputs of such rows are those of another row; None if there is no other.
+
+        Raises:
+            DataError: The rows cannot be predicted, whichever is left out.
+            InputError: As in `outputs`.
+        """
+        try:
+            return self.outputs(rows), {}
+        except DataError:
+            errors = row_errors(rows, self._rows.checks())
+            if not errors:
+                raise
+        ids = np.arange(count_of(rows))
+        good = np.delete(ids, [*errors])
+        if not len(good):
+            return None, errors
+        ids[[*errors]] = good[0]  # rather than none: the others are predicted in the same chunks
+        return self.outputs(take(rows, ids)), errors
+
+    def placeholders(self, rows: int) -> Array:
+        """Return outputs in the form of the model's, for rows of which none can be predicted."""
+        if self.gives_masks:
+            raise DataError("none of these images can be read")
+        shape = (rows,) if self.info.outputs == 1 else (rows, self.info.outputs)
+        return np.zeros(shape, np.float32)
+
+    def unusual(self) -> UnusualValues:
+        """Return a new count of rows with values that no training row has."""
+        return UnusualValues(self.stored.data.ranges)
+
+    def count_unusual(self, rows: Any, counts: UnusualValues) -> None:
+        """Add rows to such a count; those that cannot be predicted are left out."""
+        self._rows.count_unusual(rows, counts)
+
+    def _given(self, rows: Any) -> Any:
+        """Return rows of Polars, Arrow or a file as those of pandas; others as they are."""
+        takes_files = self._preparation is None or self._preparation.has_columns
+        if takes_files and isinstance(rows, str | Path):
+            return self.files.read(rows)
+        return as_pandas(rows)
 
     def _parts(self, rows: Any) -> Iterator[Array]:
         """Yield what `outputs` returns, for some rows at a time."""
@@ -214,7 +270,7 @@ class Predictor:
         together = self.model.rows_together
         return together * max(1, min(_CHUNK_ROWS, _CHUNK_CELLS // max(1, cells)) // together)
 
-    def predict(self, rows: Any, threshold: float | None = None) -> Any:
+    def predict(self, rows: Any, threshold: float | None = None, *, on_error: OnError = "stop") -> Any:
         """Return the predictions as a data frame, one row for each row given.
 
         The columns are `prediction` and, for classes, one `probability_<class>` each; for several targets
@@ -226,14 +282,32 @@ class Predictor:
             threshold: Predict the positive one of two classes, or a label, where its probability is at
                 least this.
                 Default: the most probable class, and labels whose probability is above 0.5.
+            on_error: What becomes of a row that cannot be predicted, such as one with text in a column of
+                numbers. `stop`: it is an error; `skip`: it is left out; `null`: its prediction is empty, and
+                a column `error` says why. A warning says how many there are.
 
         Raises:
             InputError: A threshold is given, but decides nothing in this task; or as in `outputs`.
+            DataError: A row cannot be predicted, and `on_error` is `stop`.
         """
+        check_on_error(on_error)
+        rows = self._given(rows)
+        if on_error != "stop":
+            return self._predict_some(rows, threshold, on_error)
         if self._task.gives_masks:  # which are smaller than the probabilities
             masks = [mask for part in self._parts(rows) for mask in self.table(part, threshold)["prediction"]]
             return self._frame(rows, {"prediction": masks})
         return self._frame(rows, self.table_of(rows, self.outputs(rows), threshold))
+
+    def _predict_some(self, rows: Any, threshold: float | None, on_error: OnError) -> Any:
+        """Return the predictions of the rows that can be predicted."""
+        outputs, errors = self.outputs_or_errors(rows)
+        failures = Failures(on_error)
+        failures.add(count_of(rows), errors)
+        failures.warn()
+        values = self.placeholders(count_of(rows)) if outputs is None else outputs
+        frame = self._frame(rows, self.table_of(rows, values, threshold))
+        return with_errors(frame, errors, on_error, column=bool(errors))
 
     @property
     def gives_masks(self) -> bool:
@@ -264,7 +338,7 @@ class Predictor:
             InputError: The run is no regression, has no validation rows or too few; or as in `outputs`.
             DataError: The validation rows cannot be read any more.
         """
-        intervals = self.intervals(level)
+        intervals, rows = self.intervals(level), self._given(rows)
         outputs = self.outputs(rows)
         return self._frame(rows, {**self.table(outputs), **intervals.columns(outputs)})
 
@@ -332,6 +406,7 @@ class Predictor:
         rows: Any = None,
         bundle: DataBundle | None = None,
         samples: Split | None = None,
+        on_error: OnError = "stop",
     ) -> EvaluationResult:
         """Return the metrics on a split of the run's own data, or on other rows with the target column.
 
@@ -340,6 +415,7 @@ class Predictor:
             rows: Other rows, instead of the split.
             bundle: The run's data, if it was given them as objects.
             samples: What `files.samples` returned, instead of the split.
+            on_error: `skip` leaves out rows that cannot be evaluated, with a warning.
 
         Raises:
             InputError: The run has no such split, its data have changed, or the rows lack a column.
@@ -348,12 +424,27 @@ class Predictor:
             chosen = samples
         elif rows is not None:
             refuse_masks(self.info, self._run.id)
-            chosen = labeled(rows, self._rows)
+            chosen = self._labeled(self._given(rows), on_error)
         else:
             chosen = self._own_split(split, bundle)
         metrics = wanted_metrics(self.config, self.info)
         predictions = self.model.evaluate(chosen, accumulators(metrics))
         return evaluate_predictions(predictions, metrics, self.info, split)
+
+    def _labeled(self, rows: Any, on_error: OnError) -> Split:
+        """Return rows with their targets; without those that cannot be used, if these are to be left out."""
+        try:
+            return labeled(rows, self._rows)
+        except DataError:
+            if on_error == "stop" or self._preparation is None:
+                raise
+            errors = row_errors(rows, [*self._rows.checks(), self._preparation.targets])
+            if not errors or len(errors) == count_of(rows):
+                raise
+        failures = Failures("skip")
+        failures.add(count_of(rows), errors)
+        failures.warn("evaluated")
+        return labeled(take(rows, np.delete(np.arange(count_of(rows)), [*errors])), self._rows)
 
     def explain(self, bundle: DataBundle | None = None) -> dict[str, Any]:
         """Explain the model by importance, SHAP values and partial dependence.

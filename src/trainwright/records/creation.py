@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import ClassVar
+
+from pydantic import Field
 
 from trainwright.records.document import Document
 
@@ -12,7 +15,8 @@ class Creation(Document):
 
     Relative paths in its config start from `working_directory`, wherever the first attempt is made; `time` is
     in seconds since the epoch. `settings` are the dotted keys of the config that the user set; None: it is
-    not known. `signature` covers the config and both folders; see `storage.ownership`.
+    not known. `data_paths` are the paths of the data, by dotted key, that `${env:NAME}` was a part of.
+    `signature` covers the config, these paths and both folders; see `storage.ownership`.
     """
 
     FILE: ClassVar[str] = "created.json"
@@ -20,4 +24,11 @@ class Creation(Document):
     working_directory: str = "."
     time: float = 0.0
     settings: list[str] | None = None
+    data_paths: dict[str, str] = Field(default_factory=dict)
     signature: str | None = None
+
+    @property
+    def places(self) -> str:
+        """What of the record is signed: the working directory, and the paths of the data."""
+        paths = f"\0{json.dumps(self.data_paths, sort_keys=True)}" if self.data_paths else ""
+        return f"{self.working_directory}{paths}"

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pydantic import Field
+
 from trainwright.digest import WEIGHTS_FILE, files_of
 from trainwright.errors import CheckpointError
 from trainwright.records.document import Document
@@ -18,6 +20,7 @@ class DataDescription(Document):
 
     `info` is `DataInfo.to_json`; `preparation` is the preparation of a table's columns, None where the data
     set brought preprocessed arrays; `tokenizer` is what made tokens of text, None where bytes are the tokens.
+    `ranges` has the least and greatest value of columns of numbers and times in the training rows.
     """
 
     FILE: ClassVar[str] = "data.json"
@@ -25,6 +28,7 @@ class DataDescription(Document):
     info: dict[str, Any]
     preparation: dict[str, Any] | None = None
     tokenizer: dict[str, Any] | None = None
+    ranges: dict[str, list[Any]] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True)

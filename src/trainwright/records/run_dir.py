@@ -74,6 +74,7 @@ class RunDir:
         config: str,
         fill: Callable[[RunDir], None] | None = None,
         settings: list[str] | None = None,
+        data_paths: Mapping[str, str] | None = None,
     ) -> RunDir:
         """Make a new run directory for the run of a resolved config (YAML).
 
@@ -85,6 +86,7 @@ class RunDir:
             config: The content of the config file, with which the run begins to exist.
             fill: Writes what must be there by then; if it fails, there is no run.
             settings: The dotted keys that the user set; None: it is not known.
+            data_paths: The paths of the data that are variables in the config; see `Resolved.data_paths`.
 
         Raises:
             InputError: The directory cannot be written.
@@ -96,8 +98,10 @@ class RunDir:
                 working_directory=str(Path.cwd()),
                 time=time.time(),
                 settings=settings,
-                signature=signature(run.path, config.encode(), str(Path.cwd())),
+                data_paths=dict(data_paths or {}),
             )
+            signed = signature(run.path, config.encode(), created.places)
+            created = created.model_copy(update={"signature": signed})
             if fill is not None:
                 fill(run)
             # The config comes last: a folder without one is no run.

@@ -149,10 +149,13 @@ def _tested_by(name: str, ours: Mapping[str, str], theirs: Mapping[str, str]) ->
 
 def _config(first: RunDir, second: RunDir) -> Iterator[Difference]:
     before, now = (read_config(run, checked=False).flat() for run in (first, second))
+    known = [created.data_paths if (created := run.creation()) else {} for run in (first, second)]
     for key in [*before, *(key for key in now if key not in before)]:
         old, new = before.get(key), now.get(key)
-        if old != new:
-            yield Difference("config", key, redacted_value(key, old), redacted_value(key, new))
+        paths = [paths.get(key) for paths in known]  # of data, which hold no secrets
+        if old != new or paths[0] != paths[1]:
+            shown = [redacted_value(key, value) for value in (old, new)]
+            yield Difference("config", key, paths[0] or shown[0], paths[1] or shown[1])
 
 
 def _numbers(first: Result | None, second: Result | None) -> Iterator[NumberPair]:

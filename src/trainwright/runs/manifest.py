@@ -107,6 +107,7 @@ def describe_data(bundle: DataBundle) -> DataDescription:
         info=bundle.info.to_json(),
         preparation=preparation.to_json() if preparation else None,
         tokenizer=bundle.tokenizer,
+        ranges={name: list(one) for name, one in bundle.ranges.items()},
     )
 
 

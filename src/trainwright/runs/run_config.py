@@ -7,6 +7,9 @@ this module.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from ruamel.yaml import YAML
 
 from trainwright.config import Overrides, Resolved
@@ -23,6 +26,13 @@ from trainwright.storage.ownership import foreign_error, is_own
 
 _ENDPOINT = "distributed.rdzv_endpoint"  # HOST:PORT
 _ONLY_SHOWN = "experiment."  # its texts are only shown
+_NO_FILE = (
+    "://",
+    "*",
+    "?",
+    "[",
+    "{",
+)  # marks of URLs and patterns, of which it is not asked if they are there
 
 
 def read_config(
@@ -43,11 +53,30 @@ def read_config(
     """
     file, allowed = run.checked_config_file(), trust or is_trusted(run)
     try:
-        return load_config(file, overrides, Catalog() if checked else None, variables=allowed)
+        adapters, known = Catalog() if checked else None, known_paths(run) if allowed else None
+        return load_config(file, overrides, adapters, variables=allowed, known=known)
     except ConfigError as error:
         if not allowed and (unfilled := _unfilled(run, error)) is not None:
             raise foreign_error(run.path, *unfilled) from error
         raise
+
+
+def known_paths(run: RunDir) -> dict[str, str]:
+    """Return the paths of a run's data that are variables in its config, by dotted key.
+
+    They are those of the run's creation. Where a file is not there any more, and the variables are set, as on
+    another machine, these count.
+    """
+    created = run.creation()
+    if created is None or not created.data_paths:
+        return {}
+    text, folder = read_regular(run.config_file).decode(), Path(created.working_directory)
+    unset = any(name not in os.environ for name in VARIABLE.findall(text))
+    return {
+        key: path
+        for key, path in created.data_paths.items()
+        if unset or any(mark in path for mark in _NO_FILE) or (folder / Path(path).expanduser()).exists()
+    }
 
 
 def _unfilled(run: RunDir, error: ConfigError) -> tuple[str, str] | None:

@@ -1,9 +1,10 @@
 """Signatures that tell the user's own runs and studies from those of others.
 
 A run directory may come from someone else, so nothing in it is believed. Creating a run or a search signs its
-config, the folder of runs and the working directory, with a key that only this user's account can read
-(`~/.local/state/trainwright/key`, or below `XDG_STATE_HOME`). The signature does not match where the config
-was changed, or the folder was copied from elsewhere. It matches wherever the command is started.
+config, the folder of runs, the working directory and where the data are, with a key that only this user's
+account can read (`~/.local/state/trainwright/key`, or below `XDG_STATE_HOME`). The signature does not match
+where the config was changed, or the folder was copied from elsewhere. It matches wherever the command is
+started.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ class Signature(Document):
     signature: str | None = None
 
 
-def signature(folder: Path, config: bytes, working_directory: str = "") -> str | None:
+def signature(folder: Path, config: bytes, places: str = "") -> str | None:
     """Return the signature of the config of a run or a search; None where there is no key.
 
     Args:
         folder: Its folder, below that of its experiment.
         config: The content of its config file.
-        working_directory: Where a run is created: relative paths in its config start from there.
+        places: Where a run is created, and where its data are: `Creation.places`.
     """
     try:
-        return _signed(_key(), folder, config, working_directory)
+        return _signed(_key(), folder, config, places)
     except (OSError, ValueError, RuntimeError):  # also a home that is not known
         return None
 
@@ -67,8 +68,8 @@ def foreign_reason(folder: Path, config_name: str = "config.yaml") -> str | None
         return f"your key, {_key_name()}, which tells your own runs from others, cannot be read: {reason}"
     try:
         signed = record.load(folder / record.FILE)
-        started = signed.working_directory if isinstance(signed, Creation) else ""
-        now = _signed(key, folder, read_regular(folder / config_name), started)
+        places = signed.places if isinstance(signed, Creation) else ""
+        now = _signed(key, folder, read_regular(folder / config_name), places)
     except (OSError, CheckpointError) as error:
         return f"what shows who made it cannot be read: {error}"
     if signed is None or not signed.signature:
@@ -100,9 +101,9 @@ def foreign_error(folder: Path, key: str, text: str, config_name: str = "config.
     )
 
 
-def _signed(key: bytes, folder: Path, config: bytes, working_directory: str) -> str:
-    places = f"{_place(folder)}\0{working_directory}\0".encode(errors="surrogatepass")
-    return hmac.new(key, places + config, "sha256").hexdigest()
+def _signed(key: bytes, folder: Path, config: bytes, places: str) -> str:
+    signed = f"{_place(folder)}\0{places}\0".encode(errors="surrogatepass")
+    return hmac.new(key, signed + config, "sha256").hexdigest()
 
 
 def _place(folder: Path) -> str:

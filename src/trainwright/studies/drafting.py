@@ -13,6 +13,7 @@ import numpy as np
 
 from trainwright.config import Resolved
 from trainwright.config import load as load_config
+from trainwright.config.file_types import folder_type
 from trainwright.datasets.base import DataBundle
 from trainwright.datasets.samples.folder_draft import draft_of_folder
 from trainwright.datasets.tables.draft import Draft, columns_of, draft_config
@@ -49,21 +50,26 @@ def draft(
     path: Path | str,
     target: str | Sequence[str] | None,
     *,
-    encoding: str | None = None,
+    options: Mapping[str, Any] | None = None,
     model: str | None = None,
 ) -> str:
     """Return a commented config that trains on a file or folder; see `trainwright.init`."""
-    if Path(path).expanduser().is_dir():
-        given = {"--target": target, "--encoding": encoding, "--model": model}
+    options = {key: value for key, value in (options or {}).items() if value is not None}
+    if Path(path).expanduser().is_dir() and folder_type(str(path)) is None:
+        given = {
+            "--target": target,
+            **{f"--{key}": value for key, value in options.items()},
+            "--model": model,
+        }
         if useless := [name for name, value in given.items() if value is not None]:
             raise InputError(
                 f"{path} is a folder, whose files say what they need; leave {' and '.join(useless)} out"
             )
         return _checked_folder(draft_of_folder(str(path)))
     if target is None:
-        names = columns_of(path, encoding)
+        names = columns_of(path, options)
         raise InputError(f"{path} is a table: say which column to predict, with --target COLUMN: {names}")
-    proposal = draft_config(path, target, encoding)
+    proposal = draft_config(path, target, options)
     log.info("%s", proposal.summary())
     config, bundle = _checked(proposal, None if model == AUTO else model)
     if model != AUTO:

@@ -233,7 +233,13 @@ class Study:
     def new_run(self, trial: Trial) -> RunDir:
         """Create a trial's run directory, and record it in `study.json` before it is trained."""
         resolved, experiment = trial.resolved, self.path.parent
-        run = RunDir.create(experiment.parent, experiment.name, resolved.dump(), settings=resolved.settings)
+        run = RunDir.create(
+            experiment.parent,
+            experiment.name,
+            resolved.dump(),
+            settings=resolved.settings,
+            data_paths=resolved.data_paths(),
+        )
         self._record_run(StudyRun(label=trial.label, run_id=run.id))
         return run
 

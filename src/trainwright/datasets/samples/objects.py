@@ -28,6 +28,7 @@ from trainwright.datasets.samples.loaders import batch_size_of, from_tf_dataset,
 from trainwright.datasets.samples.preprocessed import Pair, from_arrays, refuse_column_settings
 from trainwright.datasets.samples.sampling import SAMPLING
 from trainwright.datasets.tables import tabular
+from trainwright.datasets.tables.arrow import as_pandas
 from trainwright.datasets.tables.pairs import is_whole_numbers, of_bunch, other_orders, tables_of_pairs
 from trainwright.datasets.tables.table import Table, as_table, kind_of, listed, nearest
 from trainwright.errors import DataError
@@ -54,10 +55,10 @@ def from_objects(
     Args:
         data: (train, val), (train, val, test), or a mapping of `train`, `val` and `test`. Each is a pair
             (X, y), or with weights (X, y, w), of arrays, or of a frame and series; a mapping of named arrays
-            (the target called as `data.target` says, or `X` and `y`); a data frame; a map-style dataset, or a
-            torch DataLoader of one; or a tf.data.Dataset, which is read into memory, in its own order. Or all
-            rows as one pair, mapping, data frame, tf.data.Dataset or `Bunch` of scikit-learn's, to be split
-            by `data.split`; or one map-style dataset to train on.
+            (the target called as `data.target` says, or `X` and `y`); a data frame of pandas or Polars, or an
+            Arrow table; a map-style dataset, or a torch DataLoader of one; or a tf.data.Dataset, which is
+            read into memory, in its own order. Or all rows as one pair, mapping, data frame, tf.data.Dataset
+            or `Bunch` of scikit-learn's, to be split by `data.split`; or one map-style dataset to train on.
         config: The data section; None for the defaults.
         source: The name of `data` in messages.
         request: What the run asks for; see `Dataset.load`.
@@ -71,7 +72,7 @@ def from_objects(
 
 
 def _from_objects(data: Any, config: DataConfig, source: str, request: LoadRequest) -> DataBundle:
-    data = unwrapped(without_lists(of_bunch(data), source), source)
+    data = unwrapped(without_lists(of_bunch(as_pandas(data)), source), source)
     target = config.target_name
     parts = {
         name: _by_role(_unpacked(part, name), target)

@@ -17,6 +17,7 @@ from trainwright.datasets.tables.table import iso_times, kind_of, missing
 from trainwright.require import require
 from trainwright.types import Array
 
+MISSING = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")  # the texts that mean a missing value
 _BOOLEANS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
 _NUMBER = re.compile(r"\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity)\s*", re.IGNORECASE)
 _CODE = re.compile(r"\s*0\d")

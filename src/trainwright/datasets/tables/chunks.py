@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import re
+import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from trainwright.datasets.samples.compression import compression_of, unpacked
 from trainwright.datasets.tables.arrow import strings
 from trainwright.datasets.tables.cells import ColumnFacts
+from trainwright.datasets.tables.encodings import UTF8
+from trainwright.datasets.tables.sources import TableFile
 from trainwright.datasets.tables.table import Table, kind_of
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Array
 
+ROW_ERROR = "row error of trainwright"  # a column of what is wrong with rows that cannot be parsed
 WHOLE_BYTES = 16 << 20  # a CSV file of at most this size is read at once
 # Of a CSV file that are parsed together: a row must fit into them, and Arrow reads 32 such blocks ahead.
 _BLOCK_BYTES = 2 << 20
+_PACKED = 10  # times, at most, that most texts are larger than what they are packed into
+_MANY = 16  # files
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
+
+
+def errors_in(table: Table) -> dict[int, str]:
+    """Return what is wrong with rows of a chunk that could not be parsed, by position."""
+    texts = table.columns.get(ROW_ERROR)
+    return {} if texts is None else {i: text for i, text in enumerate(texts.tolist()) if text is not None}
+
+
+def without_errors(table: Table) -> Table:
+    """Return a chunk without what is wrong with its rows."""
+    if ROW_ERROR not in table.columns:
+        return table
+    return replace(table, columns={name: one for name, one in table.columns.items() if name != ROW_ERROR})
 
 
 class RowChunks(Protocol):
@@ -66,24 +90,42 @@ class CsvFormat:
     text: Collection[str]
 
 
+class CsvPart(NamedTuple):
+    """A file of a table in CSV files, and its format."""
+
+    source: TableFile
+    form: CsvFormat
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The names of the columns, with those of its folders."""
+        return [*self.form.names, *self.source.partition]
+
+    @property
+    def is_small(self) -> bool:
+        """True if it can be read at once."""
+        packed = compression_of(self.source.file) is not None
+        return self.source.file.stat().st_size * (_PACKED if packed else 1) <= WHOLE_BYTES
+
+
 class CsvChunks:
-    """The rows of a CSV file; see `RowChunks`.
+    """The rows of one or several CSV files; see `RowChunks`.
 
     A small file is read at once. A large one is read twice: first to find what all cells of a column can be
     read as, then for the values.
 
     Args:
         path: The path or URL as the user gave it, for messages.
-        file: The file.
-        form: How it is to be parsed.
-        read: Reads the whole file.
+        parts: The files, and how they are to be parsed.
+        read: Reads all of them.
     """
 
-    def __init__(self, path: str, file: Path, form: CsvFormat, read: Callable[[], Table]) -> None:
+    def __init__(self, path: str, parts: Sequence[CsvPart], read: Callable[[], Table]) -> None:
         self._path = path
-        self._file = file
-        self._form = form
+        self._parts = parts
+        self._form = parts[0].form
         self._read = read
+        self._mended: tempfile.TemporaryDirectory[str] | None = None
         self._arrow: Any = require("pyarrow", "tabular")
         self._reader: Any = require("pyarrow.csv", "tabular")
         self._compute: Any = require("pyarrow.compute", "tabular")
@@ -91,13 +133,32 @@ class CsvChunks:
     @property
     def names(self) -> Sequence[str]:
         """The names of the columns."""
-        return self._form.names
+        return [name for name in self._parts[0].columns if name != ROW_ERROR]
+
+    def mend(self) -> None:
+        """Keep rows with more or fewer cells than the header, and say so in a column `ROW_ERROR`.
+
+        Without that they are an error. A file with such rows is copied, row by row.
+
+        Raises:
+            DataError: A quote is never closed.
+        """
+        try:
+            for _ in self._blocks(self.names[:1]):
+                pass
+        except DataError:
+            self._mended = tempfile.TemporaryDirectory(prefix="trainwright-rows-")
+            folder = Path(self._mended.name)
+            self._parts = [mended(part, folder / f"{i}.csv") for i, part in enumerate(self._parts)]
+            self._form = self._parts[0].form
 
     def tables(self, columns: Collection[str], rows: int) -> Iterator[Table]:
         """Yield the rows in chunks; see `RowChunks.tables`."""
         wanted = [name for name in self.names if name in columns]
         unread = [name for name in self.names if name not in columns]
-        if self._file.stat().st_size <= WHOLE_BYTES:
+        if self._mended is not None:
+            wanted.append(ROW_ERROR)
+        elif len(self._parts) < _MANY and all(part.is_small for part in self._parts):
             table = self._read()
             yield from _slices(
                 {name: table.columns[name] for name in wanted}, len(table), rows, unread, self._path
@@ -134,28 +195,67 @@ class CsvChunks:
         Raises:
             DataError: The file cannot be read as CSV.
         """
-        form, reader = self._form, self._reader
+        for part in self._parts:
+            yield from self._blocks_of(part, columns)
+
+    def _blocks_of(self, part: CsvPart, columns: Sequence[str]) -> Iterator[Any]:
+        form, reader, source = part.form, self._reader, part.source
+        own = [name for name in columns if name not in source.partition]
         try:
-            with reader.open_csv(
-                str(self._file),
-                read_options=reader.ReadOptions(
-                    column_names=form.names,
-                    skip_rows=form.header_lines,
-                    block_size=_BLOCK_BYTES,
-                    encoding=form.encoding,
-                    use_threads=False,  # with threads, blocks are read ahead for each processor
-                ),
-                parse_options=reader.ParseOptions(delimiter=form.delimiter, newlines_in_values=True),
-                convert_options=reader.ConvertOptions(
-                    column_types=dict.fromkeys(columns, self._arrow.string()),
-                    include_columns=list(columns),
-                    strings_can_be_null=False,
-                ),
-            ) as stream:
+            with (
+                unpacked(source.name, source.file) as content,
+                reader.open_csv(
+                    content,
+                    read_options=reader.ReadOptions(
+                        column_names=form.names,
+                        skip_rows=form.header_lines,
+                        block_size=_BLOCK_BYTES,
+                        encoding=form.encoding,
+                        use_threads=False,  # with threads, blocks are read ahead for each processor
+                    ),
+                    parse_options=reader.ParseOptions(delimiter=form.delimiter, newlines_in_values=True),
+                    convert_options=reader.ConvertOptions(
+                        column_types=dict.fromkeys(own, self._arrow.string()),
+                        include_columns=own or form.names[:1],
+                        strings_can_be_null=False,
+                    ),
+                ) as stream,
+            ):
                 for batch in stream:
-                    yield self._arrow.Table.from_batches([batch])
+                    texts = {name: batch.column(name) for name in own}
+                    for name in set(columns) - set(own):
+                        texts[name] = self._arrow.repeat(source.partition[name], len(batch))
+                    yield self._arrow.table({name: texts[name] for name in columns})
         except (self._arrow.ArrowException, OSError) as error:
-            raise DataError(f"{self._path} cannot be read as CSV: {str(error).splitlines()[0]}") from error
+            if "Empty CSV" in str(error) and len(self._parts) > 1:
+                return  # it has a header alone
+            raise DataError(f"{source.name} cannot be read as CSV: {str(error).splitlines()[0]}") from error
+
+
+def mended(part: CsvPart, copy: Path) -> CsvPart:
+    """Copy a CSV file, with as many cells in each row as the header has, and what was wrong in one more.
+
+    Raises:
+        DataError: The file cannot be read as CSV, or in its encoding.
+    """
+    form, source, cells = part.form, part.source, len(part.form.names)
+    try:
+        with unpacked(source.name, source.file) as raw, copy.open("w", encoding="utf-8", newline="") as out:
+            encoding = "utf-8-sig" if form.encoding.lower() in UTF8 else form.encoding
+            text = io.TextIOWrapper(raw, encoding=encoding, newline="")
+            reader = csv.reader(text, delimiter=form.delimiter, strict=True)
+            writer = csv.writer(out, delimiter=form.delimiter, lineterminator="\n")
+            for row in reader:
+                if row and reader.line_num > form.header_lines:
+                    wrong = "" if len(row) == cells else f"{len(row)} cells, where the header has {cells}"
+                    writer.writerow([*row[:cells], *[""] * (cells - len(row)), wrong])
+            text.detach()
+    except (csv.Error, UnicodeError) as error:
+        raise DataError(f"{source.name} cannot be read as CSV: {error}") from error
+    whole = replace(
+        form, names=[*form.names, ROW_ERROR], header_lines=0, encoding="utf-8", text={*form.text, ROW_ERROR}
+    )
+    return CsvPart(source._replace(file=copy), whole)
 
 
 class ParquetChunks:
@@ -163,18 +263,22 @@ class ParquetChunks:
 
     Args:
         path: The path or URL as the user gave it, for messages.
-        file: The file.
+        files: The files.
         convert: Returns the values of an Arrow column, given its name.
     """
 
-    def __init__(self, path: str, file: Path, convert: Callable[[Any, str], Array]) -> None:
+    def __init__(self, path: str, files: Sequence[TableFile], convert: Callable[[Any, str], Array]) -> None:
         self._path = path
-        self._file = file
+        self._files = files
         self._convert = convert
         self._arrow: Any = require("pyarrow", "tabular")
         self._parquet: Any = require("pyarrow.parquet", "tabular")
-        with self._opened() as source:
-            self.names: Sequence[str] = source.schema_arrow.names
+        schemas = []
+        for one in files:
+            with self._opened(one) as source:
+                schemas.append(source.schema_arrow)
+        self._schema = common_schema(self._arrow, files, schemas)
+        self.names: Sequence[str] = self._schema.names
 
     def tables(self, columns: Collection[str], rows: int) -> Iterator[Table]:
         """Yield the rows in chunks; see `RowChunks.tables`."""
@@ -191,22 +295,21 @@ class ParquetChunks:
     def cells(self, columns: Sequence[str], rows: int) -> None:
         """Return nothing: the file has types."""
 
-    def _opened(self) -> Any:
+    def _opened(self, one: TableFile) -> Any:
         try:
             # Without a buffer, a column of a row group is read at once.
-            return self._parquet.ParquetFile(str(self._file), buffer_size=1 << 20)
+            return self._parquet.ParquetFile(str(one.file), buffer_size=1 << 20)
         except (self._arrow.ArrowException, OSError) as error:
-            raise self._unreadable(error) from error
+            raise self._unreadable(one, error) from error
 
-    def _unreadable(self, error: Exception) -> DataError:
+    def _unreadable(self, one: TableFile, error: Exception) -> DataError:
         line = str(error).splitlines()[0]
-        return DataError(f"{self._path} cannot be read as Parquet (is it complete?): {line}")
+        return DataError(f"{one.name} cannot be read as Parquet (is it complete?): {line}")
 
     def _with_gaps(self, columns: Sequence[str]) -> set[str]:
         """Return the columns of whole numbers and booleans in which a value is missing somewhere."""
         types = self._arrow.types
-        with self._opened() as source:
-            kinds = {name: source.schema_arrow.field(name).type for name in columns}
+        kinds = {name: self._schema.field(name).type for name in columns}
         names = [name for name, kind in kinds.items() if types.is_integer(kind) or types.is_boolean(kind)]
         gaps: set[str] = set()
         for block in self._blocks(names, 1 << 20) if names else ():
@@ -214,12 +317,59 @@ class ParquetChunks:
         return gaps
 
     def _blocks(self, columns: Sequence[str], rows: int) -> Iterator[Any]:
-        try:
-            with self._opened() as source:
-                for batch in source.iter_batches(rows, columns=list(columns), use_threads=False):
-                    yield self._arrow.Table.from_batches([batch])
-        except (self._arrow.ArrowException, OSError) as error:
-            raise self._unreadable(error) from error
+        schema = self._arrow.schema([self._schema.field(name) for name in columns])
+        for one in self._files:
+            own = [name for name in columns if name not in one.partition]
+            try:
+                with self._opened(one) as source:
+                    for batch in source.iter_batches(rows, columns=own, use_threads=False):
+                        table = self._arrow.Table.from_batches([batch])
+                        yield in_schema(self._arrow, table, one, schema)
+            except (self._arrow.ArrowException, OSError) as error:
+                raise self._unreadable(one, error) from error
+
+
+def common_schema(arrow: Any, files: Sequence[TableFile], schemas: Sequence[Any]) -> Any:
+    """Return the schema of several files, in which each column has a type that holds the values of all.
+
+    The columns that folders name come last: whole numbers where all are, else texts.
+
+    Raises:
+        DataError: A column is missing in one of the files, or has types that do not go together.
+    """
+    if len(files) == 1 and not files[0].partition:
+        return schemas[0]
+    for one, schema in zip(files, schemas, strict=True):
+        if odd := sorted(set(schemas[0].names) ^ set(schema.names)):
+            here = "has" if odd[0] in schema.names else "lacks"
+            raise DataError(
+                f"{one.name} {here} the column {odd[0]!r}, unlike {files[0].name}; give files with the same "
+                "columns"
+            )
+    try:
+        common = arrow.unify_schemas(
+            [schema.remove_metadata() for schema in schemas], promote_options="permissive"
+        )
+    except arrow.ArrowException as error:
+        raise DataError(f"{files[0].name} and others: {str(error).splitlines()[0]}") from error
+    for key in files[0].partition:
+        is_whole = all(_WHOLE.fullmatch(one.partition[key]) for one in files)
+        if key not in common.names:
+            common = common.append(arrow.field(key, arrow.int64() if is_whole else arrow.string()))
+    return common
+
+
+def in_schema(arrow: Any, table: Any, one: TableFile, schema: Any) -> Any:
+    """Return rows of a file in the schema of all files, with the columns that its folders name."""
+    columns = []
+    for field in schema:
+        if field.name in table.column_names:
+            column = table.column(field.name)
+        else:
+            text = one.partition[field.name]
+            column = arrow.nulls(len(table)) if text == "" else arrow.repeat(text, len(table))
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return arrow.table(columns, schema=schema)
 
 
 class TableChunks:

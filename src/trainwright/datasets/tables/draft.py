@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from collections import Counter
@@ -16,9 +15,7 @@ import numpy as np
 from trainwright import plugins
 from trainwright.config.emit import emit, inline
 from trainwright.config.schema import ColumnConfig, DataConfig
-from trainwright.datasets.samples.files import existing_file
-from trainwright.datasets.tables.encodings import guess_of_file
-from trainwright.datasets.tables.frames import read_table
+from trainwright.datasets.tables.draft_files import read_for_draft
 from trainwright.datasets.tables.kinds import has_unit, holds_periods, infer, infer_target, judge
 from trainwright.datasets.tables.preparation import MAX_ONEHOT
 from trainwright.datasets.tables.proposals import default_model, reasons, sections
@@ -51,8 +48,6 @@ _WORDS = {
     "time": "times",
     "text": "texts",
 }
-_READ = (".csv", ".tsv", ".txt", ".parquet", ".pq")
-_PARQUET = (".parquet", ".pq")
 _ROW_NAMES = re.compile(r"row[._ ]?names?|unnamed: 0", re.IGNORECASE)  # as R and pandas write them
 _MOST_STRAYS = 20  # different texts among numbers or dates, that a config names as missing values
 _MIN_GROUPS = 20  # with fewer, whole groups make splits of very different sizes
@@ -76,6 +71,7 @@ class Draft:
     path: str
     targets: Sequence[str]
     task: str
+    type: str = "csv"
     params: dict[str, Any] = field(default_factory=dict)
     features: list[str] = field(default_factory=list)
     exclude: dict[str, str] = field(default_factory=dict)
@@ -135,19 +131,21 @@ class Draft:
         return "\n".join(_lines(self, model or default_model(self.shape))) + "\n"
 
 
-def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | None = None) -> Draft:
-    """Return what a config for a CSV or Parquet file says.
+def draft_config(
+    path: Path | str, target: str | Sequence[str], options: Mapping[str, Any] | None = None
+) -> Draft:
+    """Return what a config for a table in a file says.
 
     Args:
-        path: The file, or its URL.
+        path: The file, or its URL; or a folder of files.
         target: The column to predict; several in a sequence, or divided by commas.
-        encoding: That of a CSV file; None: UTF-8, or what its bytes tell.
+        options: Options of the reader; default: what the bytes tell.
 
     Raises:
         DataError: The file cannot be read or trained on, or has no such target; names the nearest column.
     """
     path = str(path)
-    table, params = _read(path, encoding)
+    table, kind_of_file, params = read_for_draft(path, options or {})
     targets = _targets(table, target)
     names = [name for name in table.columns if name not in targets]
     if not names:
@@ -167,7 +165,8 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
     task, doubts = _task(labelled, config)
     config = _without_strays(labelled, infer(labelled, names, config).kinds, config, strays)
     inference = infer(labelled, names, config)
-    draft = Draft(table, typed(labelled, inference.kinds), inference.kinds, path, targets, task, params)
+    draft = Draft(table, typed(labelled, inference.kinds), inference.kinds, path, targets, task)
+    draft.type, draft.params = kind_of_file, params
     draft.strays, draft.declared = strays, config.columns
     draft.remarks = [*table.remarks, *doubts]
     draft.remarks += [line for line in inference.warnings if line not in inference.excluded]
@@ -179,9 +178,9 @@ def draft_config(path: Path | str, target: str | Sequence[str], encoding: str | 
     return draft
 
 
-def columns_of(path: Path | str, encoding: str | None = None) -> str:
-    """Return the names of the columns of a CSV or Parquet file, in one line for a message."""
-    return listed((_one_line(name) for name in _read(str(path), encoding)[0].columns), 12)
+def columns_of(path: Path | str, options: Mapping[str, Any] | None = None) -> str:
+    """Return the names of the columns of a table in a file, in one line for a message."""
+    return listed((_one_line(name) for name in read_for_draft(str(path), options or {}).table.columns), 12)
 
 
 def _task(table: Table, config: DataConfig) -> tuple[str, list[str]]:
@@ -237,54 +236,6 @@ def _with_declared(table: Table, names: Sequence[str], config: DataConfig) -> Da
     columns = dict.fromkeys(dates, ColumnConfig(type="date"))
     columns |= dict.fromkeys(numbers, ColumnConfig(type="number"))
     return config.model_copy(update={"columns": columns})
-
-
-def _read(path: str, encoding: str | None) -> tuple[Table, dict[str, Any]]:
-    """Return the rows, and the options of the reader that they need."""
-    suffix = PurePath(path).suffix.lower()
-    if suffix not in _READ:
-        raise DataError(
-            f"{path}: only CSV ({', '.join(_READ[:3])}) and Parquet (.parquet) files can be inspected; "
-            + (
-                "convert it first"
-                if suffix != ".npz"
-                else f"arrays train as they are: write data: {path}, model: mlp"
-            )
-        )
-    if suffix in _PARQUET and encoding is not None:
-        raise DataError(f"{path}: an encoding is for CSV files; leave --encoding out")
-    params = {} if suffix in _PARQUET else _csv_params(path, encoding)
-    table = read_table(path, params)
-    if not len(table):
-        raise DataError(f"{table.source}: there are columns, but no rows")
-    return table, params
-
-
-def _csv_params(path: str, encoding: str | None) -> dict[str, Any]:
-    """Return the delimiter and the encoding, unless they are the defaults."""
-    file = existing_file(path)
-    with file.open("rb") as stream:
-        start = stream.read(1 << 16)
-    if encoding is None and (found := guess_of_file(file)) is not None:
-        encoding = found.encoding
-    params: dict[str, Any] = {} if encoding is None else {"encoding": encoding}
-    try:
-        text = start.decode(encoding or "latin-1", errors="ignore")
-    except LookupError:
-        raise DataError(
-            f"there is no encoding {encoding!r}; for example, give utf-8, latin-1 or cp1252"
-        ) from None
-    first = re.split(r"[\r\n]", text, maxsplit=1)[0]
-    counts = {delimiter: _cells(first, delimiter) for delimiter in ",;\t|"}
-    best = max(counts, key=lambda delimiter: counts[delimiter])
-    return params if best == "," or counts[best] == 1 else params | {"delimiter": best}
-
-
-def _cells(line: str, delimiter: str) -> int:
-    try:
-        return len(next(csv.reader([line], delimiter=delimiter), []))
-    except csv.Error:  # reading the file says what is wrong
-        return 1
 
 
 def _choose_columns(draft: Draft) -> None:
@@ -365,7 +316,7 @@ def _lines(draft: Draft, model: str) -> Iterator[str]:
     if name := re.sub(r"[^A-Za-z0-9._-]+", "-", PurePath(draft.path).stem).strip("._-"):
         yield f"experiment: {{name: {inline(name)}}}"
     yield "data:"
-    yield f"  type: {'parquet' if PurePath(draft.path).suffix.lower() in _PARQUET else 'csv'}"
+    yield f"  type: {draft.type}"
     yield f"  path: {inline(draft.path)}"
     if draft.params:
         yield "  params:"

@@ -6,6 +6,8 @@ import codecs
 from pathlib import Path
 from typing import NamedTuple
 
+from trainwright.datasets.samples.compression import unpacked
+
 UTF8 = ("utf-8", "utf8", "utf-8-sig")
 MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PIECE = 1 << 20  # bytes of a file that are looked at together
@@ -46,10 +48,10 @@ def guess(text: bytes) -> Guess | None:
     return Guess("cp1252", read.count("\n", 0, read.index("\N{REPLACEMENT CHARACTER}")) + 1)
 
 
-def guess_of_file(file: Path) -> Guess | None:
+def guess_of_file(path: str, file: Path) -> Guess | None:
     """Return the encoding of a file that is not UTF-8, which is read piece by piece; None if it is."""
     decoder, lines = codecs.getincrementaldecoder("utf-8")(), 0
-    with file.open("rb") as stream:
+    with unpacked(path, file) as stream:
         while piece := stream.read(_PIECE):
             if not lines and piece.startswith(MARKS):
                 return Guess("utf-16")

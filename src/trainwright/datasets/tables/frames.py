@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from trainwright import plugins
+from trainwright.config.file_types import file_type
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.tables.chunks import RowChunks
 from trainwright.datasets.tables.raw import frame_of
 from trainwright.datasets.tables.table import Table
 
-_KINDS = {".parquet": "parquet", ".pq": "parquet", ".npz": "npz"}  # by suffix; all others are CSV
+_KINDS = ("csv", "parquet", "jsonl", "excel", "npz")  # that hold rows; files of other endings are CSV
 
 
 def read_table(
@@ -20,20 +21,22 @@ def read_table(
     params: Mapping[str, Any] | None = None,
     text: Collection[str] = (),
     target: str = "",
+    *,
+    finds_delimiter: bool = True,
 ) -> Table:
-    """Return the rows of a Parquet (`.parquet`, `.pq`), npz or CSV file (any other suffix).
+    """Return the rows of a Parquet, JSON Lines, Excel, npz or CSV file (any other ending), or of a folder.
 
     Args:
-        path: The file.
-        params: Options of the CSV reader (`delimiter`, `encoding` ...): those of the run's own data, if they
-            were CSV.
+        path: The file, a folder of such files, or a pattern.
+        params: Options of the readers (`delimiter`, `encoding`, `sheet` ...); each takes those that it has.
         text: Columns to read as text even if they look like numbers: `TabularPreparation.text_columns`.
         target: What the array y of an npz file is called.
+        finds_delimiter: Use another delimiter than that of the options where this one finds one column only.
 
     Raises:
         DataError: The file cannot be read.
     """
-    table: Table = _reader(path, params, target).read(str(path), text)
+    table: Table = _reader(path, params, target, finds_delimiter).read(str(path), text)
     return table
 
 
@@ -42,22 +45,28 @@ def row_chunks(
     params: Mapping[str, Any] | None = None,
     text: Collection[str] = (),
     target: str = "",
+    *,
+    finds_delimiter: bool = True,
 ) -> RowChunks:
     """Return the same rows, to be read chunk by chunk; the arguments are those of `read_table`.
 
     Raises:
         DataError: The file cannot be read.
     """
-    chunks: RowChunks = _reader(path, params, target).chunks(str(path), text)
+    chunks: RowChunks = _reader(path, params, target, finds_delimiter).chunks(str(path), text)
     return chunks
 
 
-def _reader(path: Path | str, params: Mapping[str, Any] | None, target: str) -> Any:
+def _reader(path: Path | str, params: Mapping[str, Any] | None, target: str, finds_delimiter: bool) -> Any:
     """Return the data set adapter that reads a file."""
-    kind = _KINDS.get(Path(path).suffix.lower(), "csv")
-    reader = plugins.adapter("dataset", kind)
+    kind = file_type(str(path))
+    reader = plugins.adapter("dataset", kind if kind in _KINDS else "csv")
     config = DataConfig(target=target) if target else DataConfig()
-    return reader(config, reader.Params(**(params or {} if kind == "csv" else {})))
+    known = {key: value for key, value in (params or {}).items() if key in reader.Params.model_fields}
+    made = reader(config, reader.Params(**known))
+    if hasattr(made, "finds_delimiter"):
+        made.finds_delimiter = finds_delimiter
+    return made
 
 
 def read_frame(
@@ -65,6 +74,8 @@ def read_frame(
     params: Mapping[str, Any] | None = None,
     text: Collection[str] = (),
     target: str = "",
+    *,
+    finds_delimiter: bool = True,
 ) -> Any:
     """Return the same rows as a pandas data frame."""
-    return frame_of(dict(read_table(path, params, text, target).columns))
+    return frame_of(dict(read_table(path, params, text, target, finds_delimiter=finds_delimiter).columns))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
@@ -28,6 +29,7 @@ from trainwright.datasets.tables.encoders.many_categories import FrequencyColumn
 from trainwright.datasets.tables.encoders.numbers import NumberColumn
 from trainwright.datasets.tables.encoders.texts import TextColumn
 from trainwright.datasets.tables.encoders.times import TimeColumn
+from trainwright.datasets.tables.ranges import UnusualValues
 from trainwright.datasets.tables.remarks import changed_types, require_columns, unseen_values, unused_columns
 from trainwright.datasets.tables.table import Table, as_table, kind_of, listed, missing
 from trainwright.datasets.tables.target import Target, rows_with_target
@@ -104,7 +106,7 @@ class TabularPreparation:
         self.columns = list(columns)
         self.dtype = dtype
         self.target = target
-        self.kinds = kinds or {}  # of all columns that were judged
+        self.kinds = dict(kinds or {})  # of all columns that were judged
         self.feature_names = [output for column in columns for output in column.outputs]
 
     @property
@@ -133,6 +135,17 @@ class TabularPreparation:
         names += [name for name, kind in self.kinds.items() if kind.reads_text and name not in names]
         text_target = self.target.lists or any(isinstance(label, str) for label in self.target.classes or ())
         return [*names, *self.target.columns] if text_target else names
+
+    @property
+    def number_columns(self) -> list[str]:
+        """The columns of numbers, which files without types may hold in text."""
+        return [column.name for column in self.columns if column.reads == "number"]
+
+    def set_decimal(self, mark: str) -> None:
+        """Read numbers in text with another decimal mark than in training."""
+        for name in self.number_columns:
+            kind = self.kinds.get(name, ColumnKind("number"))
+            self.kinds[name] = replace(kind, decimal=mark) if kind.kind == "number" else kind
 
     def features(self, rows: Any) -> Array:
         """Return the features, (rows, features), of a data frame, mappings, or a `Table`.
@@ -190,6 +203,15 @@ class TabularPreparation:
             **dict(unseen_values(self._table(table, {column.name for column in named}), named)),
             **dict(unused_columns(table, self.columns, {*known, *self.kinds})),
         }
+
+    def checks(self) -> Sequence[Callable[[Any], object]]:
+        """Return a function for each column that raises a DataError for rows that it cannot be read in."""
+        alone = [TabularPreparation([column], self.target, self.kinds, self.dtype) for column in self.columns]
+        return [one.features for one in alone]
+
+    def count_unusual(self, rows: Any, counts: UnusualValues) -> None:
+        """Count rows whose values no training row has."""
+        counts.add(self._table(rows, {column.name for column in self.columns}), self.columns)
 
     def with_targets(self, rows: Any) -> Table:
         """Return the rows whose target is not missing, and say how many are dropped.

@@ -21,6 +21,7 @@ from trainwright.datasets.tables.encoders.numbers import mean_and_scale
 from trainwright.datasets.tables.kinds import IDENTIFIER, Inference, infer, infer_target, judge, kept_columns
 from trainwright.datasets.tables.list_cells import with_label_columns
 from trainwright.datasets.tables.preparation import TabularPreparation, fit
+from trainwright.datasets.tables.ranges import ranges_of
 from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.datasets.tables.splitting import Rows, fractions, split_rows
 from trainwright.datasets.tables.suspects import odd_spellings, row_of_sums
@@ -183,6 +184,9 @@ def build(
         identifiers=_identifiers(parts, names, kinds),
         sampling=sampling_weights(tables["train"], rows["train"], config),
         repeated=repeated,
+        ranges=ranges_of(parts["train"], preparation.columns)
+        if isinstance(preparation, TabularPreparation)
+        else {},
     )
 
 

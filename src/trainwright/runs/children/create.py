@@ -76,7 +76,8 @@ def create_child(request: ChildRequest) -> RunDir:
             start = _ParentState(request)
             start.check()
             settings = child_settings(request.parent, request.resolved)
-            return RunDir.create(runs_dir, experiment, request.resolved.dump(), start.fill, settings)
+            config, paths = request.resolved.dump(), request.resolved.data_paths()
+            return RunDir.create(runs_dir, experiment, config, start.fill, settings, paths)
         except CheckpointError as error:  # it is pruned while it is copied
             if not left or request.parent.status() != "running":
                 raise InputError(f"run {request.parent.id} cannot be forked: {error}") from error

@@ -316,7 +316,13 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
 
     def _create(self, resolved: Resolved) -> RunDir:
         experiment = self.study.path.parent.name
-        return RunDir.create(self._request.runs_dir, experiment, resolved.dump(), settings=resolved.settings)
+        return RunDir.create(
+            self._request.runs_dir,
+            experiment,
+            resolved.dump(),
+            settings=resolved.settings,
+            data_paths=resolved.data_paths(),
+        )
 
     def _runs(self, trial: LoggedTrial) -> list[Path]:
         return [self.study.path.parent / run_id for run_id in (trial.run_id, *trial.others)]

@@ -174,7 +174,13 @@ class StudyTrials:
         proposed = dict(self._random.propose(number, []) if params is None else params)
         (resolved,) = self.configs.of(proposed)
         folder = self.study.path.parent
-        run = RunDir.create(folder.parent, folder.name, resolved.dump(), settings=resolved.settings)
+        run = RunDir.create(
+            folder.parent,
+            folder.name,
+            resolved.dump(),
+            settings=resolved.settings,
+            data_paths=resolved.data_paths(),
+        )
         return self._begin(LoggedTrial(number, proposed, run.id, stints=(LoggedStint(number),)))
 
     def fork(

@@ -64,7 +64,10 @@ class Factor:
 
 @dataclass(frozen=True)
 class ConfigTree:
-    """The values of a run's config as a tree, and the texts with `${env:NAME}` by dotted key."""
+    """The values of a run's config as a tree, and the texts with `${env:NAME}` by dotted key.
+
+    Paths of data that the run keeps are expanded.
+    """
 
     values: Json
     templates: Mapping[str, str]
@@ -74,10 +77,11 @@ class ConfigTree:
     def of(run: RunDir, folder: Path, *, trust: bool) -> ConfigTree:
         """Read the config of a run, whose data files are relative to a folder; see `usable_config`."""
         resolved = usable_config(run, trust=trust)
-        tree = values(resolved.config)
+        tree, known = values(resolved.config), resolved.data_paths()
+        templates = {key: text for key, text in resolved.templates.items() if key not in known}
         for key in _FILES:
-            _make_absolute(tree, key, folder, resolved.templates)
-        return ConfigTree(tree, resolved.templates, resolved.computation())
+            _make_absolute(tree, key, folder, templates)
+        return ConfigTree(tree, templates, resolved.computation())
 
     def with_changes(self, other: ConfigTree, factors: Iterable[Factor]) -> ConfigTree:
         """Return this config with the keys of some factors as the other one has them."""

@@ -1,0 +1,60 @@
+"""The types of data by the endings of files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
+
+# Of tables, by their `data.type`.
+ENDINGS: Mapping[str, Sequence[str]] = {
+    "csv": (".csv", ".tsv"),
+    "parquet": (".parquet", ".pq"),
+    "jsonl": (".jsonl", ".ndjson"),
+    "excel": (".xlsx", ".xlsm"),
+}
+COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")  # after the ending of a text
+FILE_TYPES = {ending: kind for kind, endings in ENDINGS.items() for ending in endings} | {
+    ".txt": "text",
+    ".npz": "npz",
+    ".tar": "webdataset",
+    ".tfrecord": "tfrecord",
+    ".tfrecords": "tfrecord",
+}
+_COMPRESSED = ("csv", "jsonl")
+_LOOKED_AT = 1000  # files of a folder
+
+
+def ending_of(path: str) -> str:
+    """Return the ending of a path in lower case, without that of a compression: `.csv` of `rows.csv.gz`."""
+    pure = PurePath(path)
+    if (
+        pure.suffix.lower() in COMPRESSIONS
+        and FILE_TYPES.get(inner := PurePath(pure.stem).suffix.lower()) in _COMPRESSED
+    ):
+        return inner
+    return pure.suffix.lower()
+
+
+def file_type(path: str) -> str | None:
+    """Return the `data.type` of a file by its ending, or of the tables in a folder; None: it is unknown."""
+    return FILE_TYPES.get(ending_of(path)) or folder_type(path)
+
+
+def folder_type(path: str) -> str | None:
+    """Return the `data.type` of the tables in a folder, if its files are nearly all of one type."""
+    if "://" in path:
+        return None
+    folder = Path(path).expanduser()
+    try:
+        if not folder.is_dir():
+            return None
+        files = (file for file in folder.rglob("*") if file.is_file())
+        counts: Counter[str | None] = Counter()
+        for _, file in zip(range(_LOOKED_AT), files, strict=False):
+            if not any(part.startswith((".", "_")) for part in file.relative_to(folder).parts):
+                counts[FILE_TYPES.get(ending_of(file.name))] += 1
+    except OSError:
+        return None
+    kind = max(counts, key=lambda kind: counts[kind], default=None)
+    return kind if kind in ENDINGS and counts[kind] == counts.total() else None
