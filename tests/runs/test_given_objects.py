@@ -22,8 +22,8 @@ from torch import nn
 from xgboost import XGBClassifier, XGBRegressor
 
 import trainwright
-from small_runs import SMALL, SignalAt
-from trainwright.errors import ModelError
+from small_runs import SMALL, SignalAt, flip
+from trainwright.errors import CheckpointError, ModelError
 from trainwright.frameworks.torch import TorchFramework
 from trainwright.runs.run import Run
 
@@ -250,3 +250,19 @@ def test_an_estimator_of_other_classes_stays_unfitted(
     trainwright.train({"data": {}}, runs_dir=tmp_path, model=forest, data=(CLASSES[0], names))
     assert not hasattr(forest, "estimators_")
     assert "stays unfitted, since the model learned the numbers of the classes bad, good" in caplog.text
+
+
+def test_the_initial_weights_are_in_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = (tmp_path / "store" / "runs").as_uri()
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "one"))
+    run = trainwright.train(PLAIN, runs_dir=url, model=net())
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "other"))
+    assert trainwright.reproduce(run.id, runs_dir=url, model=net(seed=2)).verdict == "identical"
+
+
+def test_a_damaged_initial_state_is_named(tmp_path: Path) -> None:
+    run = trainwright.train(PLAIN, runs_dir=tmp_path, model=net())
+    (kept,) = run.path.glob("initial/given/*/weights.safetensors")
+    flip(kept)
+    with pytest.raises(CheckpointError, match="weights.safetensors"):
+        trainwright.reproduce(run, model=net())
