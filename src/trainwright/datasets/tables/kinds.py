@@ -263,9 +263,11 @@ class _Column:
                 self._declare("number", "to read them"),
             )
         words = sum(len(text.split()) for text in counts) / len(counts)
+        if words < _SENTENCE and self._repeats(counts):
+            return ColumnKind("category", f"{len(counts):,} different")
         if words >= _SENTENCE and len(counts) > max(_MANY, rows // 5):
             return ColumnKind("text", f"{words:.0f} words on average, mostly different")
-        if not self._explicit and len(counts) > max(_MANY, rows // 2) and not self._repeats(counts):
+        if not self._explicit and len(counts) > max(_MANY, rows // 2):
             return ColumnKind("identifier", "has a different text in most rows")
         return ColumnKind("category", f"{len(counts):,} different")
 
