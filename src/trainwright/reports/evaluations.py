@@ -83,14 +83,6 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
     return made
 
 
-def _positive(tables: Json) -> str:
-    """Return the positive one of two classes, and why it is that one."""
-    if tables.get("positive") is None:
-        return ""
-    why = filter(None, (str(tables.get("positive_reason", "")), "evaluation.positive"))
-    return f"{tables['positive']} ({'; '.join(why)})"
-
-
 def _meaning(tables: Json, metric: str) -> str:
     """Return what a metric measures, and which way is better; nothing for one of the user's own."""
     bare = metric.partition("_")[2]
@@ -175,3 +167,11 @@ def _threshold(value: float) -> str:
 
 def _whole(value: float) -> str:
     return number(int(value) if float(value).is_integer() else float(value))
+
+
+def _positive(tables: Json) -> str:
+    """Return the positive one of two classes, and why it is that one."""
+    if tables.get("positive") is None:
+        return ""
+    why = filter(None, (str(tables.get("positive_reason", "")), "evaluation.positive"))
+    return f"{tables['positive']} ({'; '.join(why)})"

@@ -33,7 +33,7 @@ _APART = 0.1  # from this distance on, a caption says that a split differs
 _MOST_PROCESSES = 16
 _SLOW = 1.3  # times of the median, from which a process is marked
 _YAML_KEY = re.compile(r"^(\s*(?:- +)*)([^\s#'\"\[{:][^:#]*?)(:)(?=\s|$)(.*)$")
-_OF_POSITIVE = ("f1", "precision", "recall")  # metrics of the positive one of two classes
+_OF_POSITIVE = ("f1", "precision", "recall", "average_precision")  # of the positive one of two classes
 _STATUS_SIGNS = {
     "completed": "✓",
     "failed": "✕",
