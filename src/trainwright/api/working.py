@@ -56,6 +56,7 @@ def work(
     runs_dir: Path | str | None = None,
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
+    quiet: bool = False,
 ) -> Run:
     """Make one attempt of a run: its first one, or one that continues from the newest valid checkpoint.
 
@@ -75,6 +76,7 @@ def work(
         runs_dir: The folder of the runs, or the URL of a store.
         callbacks: Observers of the run.
         trust: Import all that the run's config names; each import is announced in the log.
+        quiet: Show no progress.
 
     Raises:
         InputError: The run's inputs are wrong, or need a fresh process. A run that `create` made stays.
@@ -83,6 +85,7 @@ def work(
         ChangedInputsError: Data or code have changed since the first attempt.
         TrainingError: The training failed; another attempt continues from the last commit.
         CheckpointError: A checkpoint cannot be written or restored, or the best model is damaged.
+        Interrupted: Ctrl-C has ended the run, after a commit; it is a `KeyboardInterrupt`.
         Stopped: A signal came before the first step.
     """
     chosen = find(run, runs_dir)
@@ -90,4 +93,4 @@ def work(
         log.info("run %s is %s: `trainwright resume` goes on with it", chosen.id, status)
         return Run(chosen)
     with as_fresh_process():
-        return resume(Run(chosen), callbacks=callbacks, trust=trust)
+        return resume(Run(chosen), callbacks=callbacks, trust=trust, quiet=quiet)
