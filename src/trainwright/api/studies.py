@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.api.progress import study_unless_interrupted, watched
-from trainwright.config import Config, Overrides
+from trainwright.config import Config, Overrides, load
 from trainwright.config.overrides import with_settings
-from trainwright.errors import InputError
+from trainwright.errors import ConfigError, InputError
 from trainwright.records.listing import local_runs_folder
-from trainwright.runs.workdir import working_in
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.workdir import code_beside, working_in
 
 if TYPE_CHECKING:
     from trainwright.callbacks.base import Callback
@@ -68,7 +71,7 @@ def cross_validate(
     """
     from trainwright.studies.cross_validation import cross_validate as run_study
 
-    with working_in(Path.cwd()):
+    with _working_in(config, overrides, data):
         request = _study_request(runs_dir, resume, reuse, data, callbacks, watched(watch, quiet=quiet))
         return study_unless_interrupted(run_study(config, overrides, request, folds))
 
@@ -123,7 +126,7 @@ def benchmark(
     from trainwright.studies.benchmark import benchmark as run_study
 
     selection = ModelSelection(models, params or {}, folds, metric)
-    with working_in(Path.cwd()):
+    with _working_in(config, overrides, data):
         request = _study_request(runs_dir, resume, reuse, data, callbacks, watched(watch, quiet=quiet))
         return study_unless_interrupted(run_study(config, overrides, request, selection))
 
@@ -184,7 +187,7 @@ def tune(
     given |= {} if space is None else {"tuning.space": space}
     if given:
         overrides = with_settings(overrides or {}, given)
-    with working_in(Path.cwd()):
+    with _working_in(config, overrides, data):
         request = _study_request(runs_dir, resume, False, data, callbacks, watched(watch, quiet=quiet))
         if callable(config):
             if start_from is not None:
@@ -205,7 +208,7 @@ def suggest_tuning(config: Config, overrides: Overrides = ()) -> str:
     """
     from trainwright.studies.tuning.space_advice import suggest
 
-    with working_in(Path.cwd()):
+    with _working_in(config, overrides, None):
         return suggest(config, overrides)
 
 
@@ -327,6 +330,17 @@ def reproduce_study(
     watch = watched(watch, quiet=quiet)
     request = _study_request(chosen.path.parent.parent, False, False, data, callbacks, watch)
     return reproduce(chosen, request, trust=trust)
+
+
+def _working_in(
+    config: Config | Callable[[Any], Any], overrides: Overrides, data: Any
+) -> AbstractContextManager[None]:
+    """Work in the current folder, and import code from it, and from beside the config."""
+    beside: Sequence[Path] = ()
+    if isinstance(config, str | PathLike):
+        with suppress(ConfigError):  # it is reported where the study reads it
+            beside = code_beside(load(config, overrides, Catalog(), objects=data is not None))
+    return working_in(Path.cwd(), [Path.cwd(), *beside])
 
 
 def _study(name: str, runs_dir: Path | str | None) -> Study:

@@ -27,7 +27,7 @@ from trainwright.runs.processes.placement import resumed_config
 from trainwright.runs.run import Run
 from trainwright.runs.run_config import usable_config
 from trainwright.runs.trust import of_own_config
-from trainwright.runs.workdir import reading, working_directory, working_in
+from trainwright.runs.workdir import code_beside, reading, recorded_code, working_directory, working_in
 from trainwright.storage.seals import problems
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _train(config: Config, overrides: Overrides, terms: _Terms, given: Training)
     folder = runs_folder(terms.runs_dir)
     if data is None:
         require_data(resolved, config)
-    with working_in(Path.cwd()):
+    with working_in(Path.cwd(), [Path.cwd(), *code_beside(resolved)]):
         objects = make_objects(resolved, model, data, given.callbacks)
         if (followed := follow(resolved.config, objects, run_attempt)) is not None:
             return Run(followed)
@@ -138,7 +138,13 @@ def _train(config: Config, overrides: Overrides, terms: _Terms, given: Training)
         experiment = resolved.config.experiment.name
         if terms.resume:
             log.info("no unfinished run of this computation in %s/%s: a new one begins", folder, experiment)
-        run = RunDir.create(folder, experiment, resolved.dump(), settings=resolved.settings)
+        run = RunDir.create(
+            folder,
+            experiment,
+            resolved.dump(),
+            settings=resolved.settings,
+            code_folder=recorded_code(resolved),
+        )
         result = run_attempt(Request(resolved, run, objects, verdict=given.verdict))
     return Run.trained(run, result)
 
@@ -358,6 +364,7 @@ def reproduce(
             resolved.dump(),
             lambda again: copy_origin(original, again),
             created.settings if (created := original.creation()) else None,
+            created.code_folder if created else "",
         )
         decisions = journalled_decisions(original.journal).to_json()
         parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)

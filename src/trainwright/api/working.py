@@ -19,6 +19,7 @@ from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import require_data
 from trainwright.runs.processes.isolation import as_fresh_process
 from trainwright.runs.run import Run
+from trainwright.runs.workdir import recorded_code
 
 if TYPE_CHECKING:
     from trainwright.callbacks.base import Callback
@@ -45,7 +46,8 @@ def create(config: Config, overrides: Overrides = (), *, runs_dir: Path | str | 
     folder = runs_folder(runs_dir)
     require_data(resolved, config)
     experiment = resolved.config.experiment.name
-    run = RunDir.create(folder, experiment, resolved.dump(), settings=resolved.settings)
+    beside = recorded_code(resolved)
+    run = RunDir.create(folder, experiment, resolved.dump(), settings=resolved.settings, code_folder=beside)
     publish(run)
     return Run(run)
 

@@ -12,7 +12,8 @@ class Creation(Document):
 
     Relative paths in its config start from `working_directory`, wherever the first attempt is made; `time` is
     in seconds since the epoch. `settings` are the dotted keys of the config that the user set; None: it is
-    not known. `signature` covers the config and both folders; see `storage.ownership`.
+    not known. `code_folder` is the folder of the config's file, if code that it names is there. `signature`
+    covers the config and all folders; see `storage.ownership`.
     """
 
     FILE: ClassVar[str] = "created.json"
@@ -20,4 +21,10 @@ class Creation(Document):
     working_directory: str = "."
     time: float = 0.0
     settings: list[str] | None = None
+    code_folder: str = ""
     signature: str | None = None
+
+    @property
+    def started(self) -> str:
+        """The folders that its signature covers."""
+        return "\0".join(filter(None, [self.working_directory, self.code_folder]))

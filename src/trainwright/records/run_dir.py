@@ -73,6 +73,7 @@ class RunDir:
         config: str,
         fill: Callable[[RunDir], None] | None = None,
         settings: list[str] | None = None,
+        code_folder: str = "",
     ) -> RunDir:
         """Make a new run directory for the run of a resolved config (YAML).
 
@@ -84,6 +85,7 @@ class RunDir:
             config: The content of the config file, with which the run begins to exist.
             fill: Writes what must be there by then; if it fails, there is no run.
             settings: The dotted keys that the user set; None: it is not known.
+            code_folder: See `Creation`.
 
         Raises:
             InputError: The directory cannot be written.
@@ -95,8 +97,10 @@ class RunDir:
                 working_directory=str(Path.cwd()),
                 time=time.time(),
                 settings=settings,
-                signature=signature(run.path, config.encode(), str(Path.cwd())),
+                code_folder=code_folder,
             )
+            signed = signature(run.path, config.encode(), created.started)
+            created = created.model_copy(update={"signature": signed})
             if fill is not None:
                 fill(run)
             # The config comes last: a folder without one is no run.

@@ -33,16 +33,16 @@ class Signature(Document):
     signature: str | None = None
 
 
-def signature(folder: Path, config: bytes, working_directory: str = "") -> str | None:
+def signature(folder: Path, config: bytes, started: str = "") -> str | None:
     """Return the signature of the config of a run or a search; None where there is no key.
 
     Args:
         folder: Its folder, below that of its experiment.
         config: The content of its config file.
-        working_directory: Where a run is created: relative paths in its config start from there.
+        started: `Creation.started` of a run.
     """
     try:
-        return _signed(_key(), folder, config, working_directory)
+        return _signed(_key(), folder, config, started)
     except (OSError, ValueError, RuntimeError):  # also a home that is not known
         return None
 
@@ -67,7 +67,7 @@ def foreign_reason(folder: Path, config_name: str = "config.yaml") -> str | None
         return f"your key, {_key_name()}, which tells your own runs from others, cannot be read: {reason}"
     try:
         signed = record.load(folder / record.FILE)
-        started = signed.working_directory if isinstance(signed, Creation) else ""
+        started = signed.started if isinstance(signed, Creation) else ""
         now = _signed(key, folder, read_regular(folder / config_name), started)
     except (OSError, CheckpointError) as error:
         return f"what shows who made it cannot be read: {error}"
@@ -100,8 +100,8 @@ def foreign_error(folder: Path, key: str, text: str, config_name: str = "config.
     )
 
 
-def _signed(key: bytes, folder: Path, config: bytes, working_directory: str) -> str:
-    places = f"{_place(folder)}\0{working_directory}\0".encode(errors="surrogatepass")
+def _signed(key: bytes, folder: Path, config: bytes, started: str) -> str:
+    places = f"{_place(folder)}\0{started}\0".encode(errors="surrogatepass")
     return hmac.new(key, places + config, "sha256").hexdigest()
 
 

@@ -22,6 +22,7 @@ from trainwright.records.trials import FILE as TRIALS
 from trainwright.redact import redacted
 from trainwright.runs.data.bundles import make_bundle
 from trainwright.runs.wiring import load_data
+from trainwright.runs.workdir import recorded_code
 from trainwright.safe_files import fsync_folder, make_folders
 from trainwright.storage.ownership import Signature, is_own, signature
 from trainwright.storage.seals import damage
@@ -233,7 +234,13 @@ class Study:
     def new_run(self, trial: Trial) -> RunDir:
         """Create a trial's run directory, and record it in `study.json` before it is trained."""
         resolved, experiment = trial.resolved, self.path.parent
-        run = RunDir.create(experiment.parent, experiment.name, resolved.dump(), settings=resolved.settings)
+        run = RunDir.create(
+            experiment.parent,
+            experiment.name,
+            resolved.dump(),
+            settings=resolved.settings,
+            code_folder=recorded_code(resolved),
+        )
         self._record_run(StudyRun(label=trial.label, run_id=run.id))
         return run
 

@@ -69,7 +69,9 @@ def create_child(request: ChildRequest) -> RunDir:
             start = _ParentState(request)
             start.check()
             settings = child_settings(request.parent, request.resolved)
-            return RunDir.create(runs_dir, experiment, request.resolved.dump(), start.fill, settings)
+            created = request.parent.creation()
+            beside = created.code_folder if created else ""
+            return RunDir.create(runs_dir, experiment, request.resolved.dump(), start.fill, settings, beside)
         except CheckpointError as error:  # it is pruned while it is copied
             if not left or request.parent.status() != "running":
                 raise InputError(f"run {request.parent.id} cannot be forked: {error}") from error

@@ -25,6 +25,7 @@ from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.pruning import prune_paused
 from trainwright.runs.session import report
 from trainwright.runs.trust import of_own_config
+from trainwright.runs.workdir import recorded_code
 from trainwright.samplers.base import Space
 from trainwright.samplers.optuna import frozen, importances
 from trainwright.studies.driver import Executor, InProcess, drive
@@ -316,7 +317,13 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
 
     def _create(self, resolved: Resolved) -> RunDir:
         experiment = self.study.path.parent.name
-        return RunDir.create(self._request.runs_dir, experiment, resolved.dump(), settings=resolved.settings)
+        return RunDir.create(
+            self._request.runs_dir,
+            experiment,
+            resolved.dump(),
+            settings=resolved.settings,
+            code_folder=recorded_code(resolved),
+        )
 
     def _runs(self, trial: LoggedTrial) -> list[Path]:
         return [self.study.path.parent / run_id for run_id in (trial.run_id, *trial.others)]

@@ -24,6 +24,7 @@ from trainwright.runs.children.create import ChildRequest, create_child
 from trainwright.runs.pruning import prune_paused
 from trainwright.runs.run_config import read_config
 from trainwright.runs.trust import of_own_config
+from trainwright.runs.workdir import recorded_code
 from trainwright.samplers.base import Observation, Sampler, Space
 from trainwright.studies.study import Json, Study
 from trainwright.studies.tuning.checks import forkable_keys, tuner_of
@@ -174,7 +175,13 @@ class StudyTrials:
         proposed = dict(self._random.propose(number, []) if params is None else params)
         (resolved,) = self.configs.of(proposed)
         folder = self.study.path.parent
-        run = RunDir.create(folder.parent, folder.name, resolved.dump(), settings=resolved.settings)
+        run = RunDir.create(
+            folder.parent,
+            folder.name,
+            resolved.dump(),
+            settings=resolved.settings,
+            code_folder=recorded_code(resolved),
+        )
         return self._begin(LoggedTrial(number, proposed, run.id, stints=(LoggedStint(number),)))
 
     def fork(
