@@ -13,7 +13,6 @@ import click
 
 import trainwright
 from trainwright.api.documents import existing, study_document
-from trainwright.api.progress import trial_lines
 from trainwright.cli import options
 from trainwright.cli.output import made_by, show, table
 from trainwright.cli.proof import UNPROVEN, verdict_lines
@@ -275,6 +274,8 @@ def watcher(quiet: bool, as_json: bool) -> TrialWatcher | None:
     """Return a callback that prints a line for each run that ended; on stderr if stdout gets a document."""
     if quiet:
         return None
+    from trainwright.api.progress import trial_lines
+
     return trial_lines(sys.stderr if as_json else sys.stdout)
 
 
