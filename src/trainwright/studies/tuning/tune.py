@@ -25,6 +25,7 @@ from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.pruning import prune_paused
 from trainwright.runs.session import report
 from trainwright.runs.trust import of_own_config
+from trainwright.runs.workdir import creation_of
 from trainwright.samplers.base import Space
 from trainwright.samplers.optuna import frozen, importances
 from trainwright.studies.driver import Executor, InProcess, drive
@@ -320,8 +321,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
             self._request.runs_dir,
             experiment,
             resolved.dump(),
-            settings=resolved.settings,
-            data_paths=resolved.data_paths(),
+            created=creation_of(resolved),
         )
 
     def _runs(self, trial: LoggedTrial) -> list[Path]:
