@@ -11,8 +11,10 @@ from trainwright.config.emit import inline
 from trainwright.reports.diagnosis import diagnose
 from trainwright.reports.diagnosis.answers import ALL_FOLDS
 from trainwright.reports.diagnosis.base import Changes
+from trainwright.reports.diagnosis.changes import training_keys
 from trainwright.reports.explanations import FILE as EXPLANATION
-from trainwright.reports.rundir import RunFiles
+from trainwright.reports.framework import framework_of
+from trainwright.reports.rundir import RunFiles, part
 
 
 def section(run: RunFiles) -> list[tuple[str, str]] | None:
@@ -35,7 +37,7 @@ def section(run: RunFiles) -> list[tuple[str, str]] | None:
         if not (run.folder / "evaluation" / EXPLANATION).exists():
             steps.append(("see which columns the model looks at", f"trainwright explain {name}{options}"))
         steps.append(("predict new rows", f"trainwright predict {name} rows.csv -o predictions.csv{options}"))
-    if not manifest.objects:
+    if not manifest.objects and _has_space(run):
         steps.append(
             (
                 "get a search space for better settings, to add to the config",
@@ -43,6 +45,14 @@ def section(run: RunFiles) -> list[tuple[str, str]] | None:
             )
         )
     return steps
+
+
+def _has_space(run: RunFiles) -> bool:
+    """Return whether options of the model are known that are worth a search."""
+    framework, model = framework_of(run), str(part(run.settings, "model").get("type"))
+    if framework is None:
+        return False
+    return model in framework.advice.spaces or {"learning_rate", "batch_size"} <= {*training_keys(run)}
 
 
 def config_path(run: RunFiles) -> str:

@@ -24,7 +24,7 @@ from trainwright.reports.verdict import SPLITS, evaluated
 
 ALL_FOLDS = "trainwright cross-validate CONFIG --folds 5"  # where no setting of a single run mends it
 _RARE = 0.2  # share of a class, below which imbalance explains that it is missed
-_RANKS = 0.6  # area under the ROC curve
+_CHANCE = 0.5  # area under the ROC curve
 _ENOUGH = 5  # rows of a class
 _FEW_JUDGED = 25
 _FEW_LEARNED = 60
@@ -91,11 +91,14 @@ def _only_one(run: RunFiles, true: Floats, labels: list[object], chosen: int) ->
 def _ranks(run: RunFiles) -> bool:
     """Return whether the probabilities of a model tell the classes apart, whatever it answers."""
     told = part(run.evaluations[run.judged_split], "thresholds")
-    if not told:
-        return (against(run, "constant") or ("alike", "alike"))[1] == "better"
+    certainty = (against(run, "constant") or ("alike", "alike"))[1]
+    if not told or certainty != "alike":
+        return certainty == "better"
     hits = np.array([*told["tp"], told["positive"]]) / told["positive"]
     alarms = np.array([*told["fp"], told["negative"]]) / told["negative"]
-    return float(np.sum(np.diff(alarms) * (hits[1:] + hits[:-1]) / 2)) > _RANKS
+    area = float(np.sum(np.diff(alarms) * (hits[1:] + hits[:-1]) / 2))
+    error = np.sqrt((told["positive"] + told["negative"] + 1) / (12 * told["positive"] * told["negative"]))
+    return bool(area - 2 * error > _CHANCE)
 
 
 def known_by_heart(run: RunFiles) -> Finding | None:

@@ -178,15 +178,12 @@ def _behind(run: RunFiles) -> str | None:
 
 def unfinished(run: RunFiles) -> Finding | None:
     """Find a training that ended while it still got better, and is behind the simplest answers."""
-    val, behind = series(run, "val_loss"), _behind(run)
-    if val is None or behind is None or not _still_falls(run):
+    behind = _behind(run)
+    if behind is None or not (_still_falls(run) or _hardly_began(run)):
         return None
     if not (changes := longer(run)):
         return None
-    seen = (
-        f"the validation loss was lowest at the last evaluation ({number(float(val.values[-1]))}), and the "
-        f"model is {behind}"
-    )
+    seen = f"the validation loss was lowest at the last evaluation, and the model is {behind}"
     to_fall = expected(run, changes, "val_loss", "lower", "the validation loss falls further")
     title = "It ended before it had learned what it can"
     return Finding("unfinished", title, seen, changes, to_fall)
@@ -198,6 +195,12 @@ def _still_falls(run: RunFiles) -> bool:
     if val is None or len(val.values) < _STILL or int(val.values.argmin()) != len(val.values) - 1:
         return False
     return bool((np.diff(val.values[-_STILL:]) < 0).all())
+
+
+def _hardly_began(run: RunFiles) -> bool:
+    """Return whether a training in steps was evaluated too seldom to have a curve."""
+    val = run.history.curves.get("val_loss")
+    return run.steps >= _FEW and val is not None and len(val.envelope.x) < _STILL and not _stopped_early(run)
 
 
 def underfitting(run: RunFiles) -> Finding | None:
