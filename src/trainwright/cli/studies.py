@@ -219,7 +219,7 @@ def _ranked(study: Tuning, trials: Sequence[dict[str, Any]], most: int = _SHOWN)
         *(
             [
                 f"{trial['trial']}{' *' if trial['trial'] in front else ''}",
-                "" if trial["value"] is None else f"{trial['value']:.5g}",
+                _text(trial["value"]),
                 *(_text(trial.get(name)) for name in more),
                 trial["status"],
                 *(_text(trial[key], null="null") if key in trial else "" for key in keys),
