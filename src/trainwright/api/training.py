@@ -318,7 +318,13 @@ def reproduce(
             created.settings if (created := original.creation()) else None,
         )
         decisions = journalled_decisions(original.journal).to_json()
-        parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)
+        before = original.require_manifest().parent
+        parent = Parent(
+            run_id=original.id,
+            relation="reproduce",
+            decisions=decisions,
+            untested=before is not None and before.untested,
+        )
         objects = make_objects(resolved, model, data, callbacks)
         placement = original.require_manifest().placement | {"distributed.nnodes": 1}
         result = run_attempt(Request(resolved, again, objects, parent, placement))

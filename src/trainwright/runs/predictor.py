@@ -12,6 +12,7 @@ from trainwright.datasets.base import DataBundle
 from trainwright.errors import CheckpointError, InputError, ModelError
 from trainwright.frameworks.base import Framework, ModelInputs
 from trainwright.inference.predictor import Predictor
+from trainwright.process.environ import asked_threads
 from trainwright.records.data import understanding
 from trainwright.records.decision import journalled_decisions
 from trainwright.records.run_dir import RunDir
@@ -55,7 +56,7 @@ def _opened(run: RunDir, model: Any, *, pinned: bool) -> Predictor:
     config = read_config(run).with_placement(manifest.placement if manifest else {}).config
     with understanding(stored.data_file):
         info = DataInfo.from_json(stored.data.info)
-    threads = config.training.threads or available_threads(config)
+    threads = config.training.threads or asked_threads() or available_threads(config)
     framework = framework_for(config, info, model)
     if pinned:
         _pin(framework, config, threads)
