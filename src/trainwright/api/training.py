@@ -371,7 +371,13 @@ def reproduce(
             original.creation(),
         )
         decisions = journalled_decisions(original.journal).to_json()
-        parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)
+        before = original.require_manifest().parent
+        parent = Parent(
+            run_id=original.id,
+            relation="reproduce",
+            decisions=decisions,
+            untested=before is not None and before.untested,
+        )
         placement = original.require_manifest().placement | {"distributed.nnodes": 1}
         with shown(callbacks, quiet=quiet) as observers:
             objects = make_objects(resolved, copied_model(model), data, observers)

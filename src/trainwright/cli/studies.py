@@ -176,9 +176,11 @@ def study_summary(study: Tuning) -> Iterator[str]:
         yield from _front_note(study.typed_result)
         yield ""
     best = study.best_config
+    found = study.typed_result.best
     facts: list[tuple[str, str | Path | None]] = [
         ("study", study.id),
         ("status", study.status),
+        *((name, number(value)) for name, value in (found.metrics if found else {}).items()),
         ("digest", study.digest),
         ("directory", study.path),
         ("report", existing(study.path / "report.html")),
