@@ -264,5 +264,5 @@ def test_a_damaged_initial_state_is_named(tmp_path: Path) -> None:
     run = trainwright.train(PLAIN, runs_dir=tmp_path, model=net())
     (kept,) = run.path.glob("initial/given/*/weights.safetensors")
     flip(kept)
-    with pytest.raises(CheckpointError, match="weights.safetensors"):
+    with pytest.raises(CheckpointError, match=r"weights\.safetensors"):
         trainwright.reproduce(run, model=net())
