@@ -23,7 +23,7 @@ from xgboost import XGBClassifier, XGBRegressor
 
 import trainwright
 from small_runs import SMALL, SignalAt, flip
-from trainwright.errors import CheckpointError, ModelError
+from trainwright.errors import CheckpointError, ModelError, TrainwrightError
 from trainwright.frameworks.torch import TorchFramework
 from trainwright.runs.run import Run
 
@@ -161,6 +161,20 @@ def test_two_processes(tmp_path: Path) -> None:
         == run.digest
     )
     assert_equal(weights_of(module), weights_of(alone))
+
+
+def test_it_comes_back_where_training_is_refused(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(5, 3)).eval()  # the data have four features
+    with pytest.raises(ModelError, match="fails on features"):
+        trainwright.train(PLAIN, runs_dir=tmp_path, model=module)
+    assert not module.training
+    run = trainwright.train(PLAIN, runs_dir=tmp_path, model=net())
+    cut = trainwright.train(PLAIN, runs_dir=tmp_path, model=net(), callbacks=[SignalAt(13)])
+    other = nn.Sequential(*net()[:3], nn.Linear(16, 3, bias=False)).eval()
+    for again in (lambda: trainwright.resume(cut, model=other), lambda: trainwright.fork(run, model=other)):
+        with pytest.raises(TrainwrightError):
+            again()
+        assert not any(part.training for part in other.modules())
 
 
 class Awkward(nn.Module):
