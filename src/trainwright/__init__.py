@@ -16,6 +16,7 @@ from trainwright.version import VERSION
 __version__ = VERSION
 
 __all__ = [
+    "Interrupted",
     "Run",
     "__version__",
     "benchmark",
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
         work,
         work_study,
     )
+    from trainwright.errors import Interrupted
     from trainwright.runs.run import Run
 
 

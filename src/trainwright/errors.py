@@ -22,6 +22,8 @@ exits with `exit_code`.
     │   ├── RunGoneError            1   the run directory was renamed or removed meanwhile
     │   └── WorldError              1   another process of the attempt is gone
     └── TrackerError                1   a tracker cannot be reached; never stops a run
+
+Ctrl-C ends a verb with `Interrupted`, which is a `KeyboardInterrupt`.
 """
 
 from __future__ import annotations
@@ -55,6 +57,14 @@ def _remade(
     error.args = args
     error.__dict__.update(attributes)
     return error
+
+
+class Interrupted(KeyboardInterrupt):
+    """An end by Ctrl-C, after the state was saved; `run` is the run, or the study, that can be resumed."""
+
+    def __init__(self, message: str, run: Any) -> None:
+        super().__init__(message)
+        self.run = run
 
 
 class InputError(TrainwrightError):

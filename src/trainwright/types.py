@@ -55,12 +55,14 @@ class FeatureForm(NamedTuple):
             these, rounded. `centered`: the same, but shifted first where rounding would lose their
             differences. `standardized`: shifted only if they are standardized as well.
         is_own: Whether the model is the user's own, written for the columns that the data have.
+        by_gradients: Whether gradients train the model, which then learns badly from large values.
     """
 
     dtype: str = "float32"
     frames: bool = False
     target: Literal["float64", "float32", "centered", "standardized"] = "float64"
     is_own: bool = False
+    by_gradients: bool = False
 
 
 class StepResult(NamedTuple):

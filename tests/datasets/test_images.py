@@ -372,6 +372,16 @@ def test_predictions_of_folders_paths_bytes_and_arrays_are_those_of_the_evaluati
     assert by_table["probability_top"].tolist() == pytest.approx(found["probability_top"].tolist(), rel=1e-6)
     with pytest.raises(DataError, match="int64 of shape"):
         model.predict([np.zeros((SIDE, SIDE, 3), np.int64)])
+    new = tmp_path / "new"
+    new.mkdir()
+    (new / "a.png").write_bytes(files[0].read_bytes())
+    (new / "b.png").write_bytes(b"no image")
+    (new / "t.csv").write_text("image\nb.png\na.png\nc.png\n")
+    for rows, bad in ((new, [False, True]), (new / "t.csv", [True, False, True])):
+        found = trainwright.predict(run, rows)
+        assert found["prediction"].isna().tolist() == bad
+        assert ["cannot be decoded" in str(text) for text in found["error"]][:2] == bad[:2]
+        assert len(trainwright.predict(run, rows, on_error="skip")) == 1
 
 
 @pytest.mark.soak

@@ -22,8 +22,8 @@ from torch import nn
 from xgboost import XGBClassifier, XGBRegressor
 
 import trainwright
-from small_runs import SMALL, SignalAt
-from trainwright.errors import ModelError
+from small_runs import SMALL, SignalAt, flip
+from trainwright.errors import CheckpointError, ModelError, TrainwrightError
 from trainwright.frameworks.torch import TorchFramework
 from trainwright.runs.run import Run
 
@@ -163,6 +163,20 @@ def test_two_processes(tmp_path: Path) -> None:
     assert_equal(weights_of(module), weights_of(alone))
 
 
+def test_it_comes_back_where_training_is_refused(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Linear(5, 3)).eval()  # the data have four features
+    with pytest.raises(ModelError, match="fails on features"):
+        trainwright.train(PLAIN, runs_dir=tmp_path, model=module)
+    assert not module.training
+    run = trainwright.train(PLAIN, runs_dir=tmp_path, model=net())
+    cut = trainwright.train(PLAIN, runs_dir=tmp_path, model=net(), callbacks=[SignalAt(13)])
+    other = nn.Sequential(*net()[:3], nn.Linear(16, 3, bias=False)).eval()
+    for again in (lambda: trainwright.resume(cut, model=other), lambda: trainwright.fork(run, model=other)):
+        with pytest.raises(TrainwrightError):
+            again()
+        assert not any(part.training for part in other.modules())
+
+
 class Awkward(nn.Module):
     """Holds what `copy.deepcopy` refuses, and keeps its last hidden layer."""
 
@@ -250,3 +264,19 @@ def test_an_estimator_of_other_classes_stays_unfitted(
     trainwright.train({"data": {}}, runs_dir=tmp_path, model=forest, data=(CLASSES[0], names))
     assert not hasattr(forest, "estimators_")
     assert "stays unfitted, since the model learned the numbers of the classes bad, good" in caplog.text
+
+
+def test_the_initial_weights_are_in_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = (tmp_path / "store" / "runs").as_uri()
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "one"))
+    run = trainwright.train(PLAIN, runs_dir=url, model=net())
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "other"))
+    assert trainwright.reproduce(run.id, runs_dir=url, model=net(seed=2)).verdict == "identical"
+
+
+def test_a_damaged_initial_state_is_named(tmp_path: Path) -> None:
+    run = trainwright.train(PLAIN, runs_dir=tmp_path, model=net())
+    (kept,) = run.path.glob("initial/given/*/weights.safetensors")
+    flip(kept)
+    with pytest.raises(CheckpointError, match=r"weights\.safetensors"):
+        trainwright.reproduce(run, model=net())

@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     )
     from trainwright.api.training import reproduce, resume, stop, train
     from trainwright.api.working import create, work
+    from trainwright.errors import Interrupted
     from trainwright.runs.run import Run
 
 __all__ = [
+    "Interrupted",
     "Run",
     "benchmark",
     "check",
@@ -111,6 +113,10 @@ def __getattr__(name: str) -> Any:
         from trainwright.runs.run import Run
 
         return Run
+    if name == "Interrupted":
+        from trainwright.errors import Interrupted
+
+        return Interrupted
     module = next((module for module, verbs in _VERBS.items() if name in verbs), None)
     if module is None:
         raise AttributeError(f"module 'trainwright.api' has no attribute {name!r}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainwright.api.forking import Training, is_longer, train_child
+from trainwright.api.progress import shown, unless_interrupted
 from trainwright.config import Config, Overrides, Resolved
 from trainwright.config import load as load_resolved
 from trainwright.config.overrides import with_settings
@@ -27,7 +28,7 @@ from trainwright.runs.processes.placement import resumed_config
 from trainwright.runs.run import Run
 from trainwright.runs.run_config import usable_config
 from trainwright.runs.trust import of_own_config
-from trainwright.runs.workdir import reading, working_directory, working_in
+from trainwright.runs.workdir import code_beside, creation_of, reading, working_directory, working_in
 from trainwright.storage.seals import problems
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def train(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     verdict: VerdictFunction | None = None,
+    quiet: bool = False,
 ) -> Run:
     """Train one run, from config to report.
 
@@ -74,6 +76,7 @@ def train(
         verdict: Judges the run after each evaluation of the validation split: it is called with the step and
             the metrics, and returns `"keep"`; or `"prune"` to end the run as `pruned`; or `"pause"` to commit
             the run, which `resume` continues.
+        quiet: Show no progress. Otherwise it is a bar on a terminal and in a notebook, and lines elsewhere.
 
     Raises:
         InputError: Config, data or model are wrong. A run that fails before its journal is opened is removed.
@@ -81,18 +84,21 @@ def train(
         ChangedInputsError: With `resume`: data or code have changed.
         TrainingError: The training failed; `resume` continues from the last commit.
         CheckpointError: A checkpoint cannot be written, or the best model is damaged.
+        Interrupted: Ctrl-C has ended the run, after a commit; it is a `KeyboardInterrupt`.
         Stopped: A signal came before the first step.
     """
     from trainwright.engine.outside import check_verdict
 
     check_verdict(verdict)
-    terms, given = _Terms(runs_dir, resume, reuse), Training(model, data, callbacks, verdict=verdict)
-    try:
-        return _train(config, overrides, terms, given)
-    except LoaderBatchSizeError as error:  # only the function that the config names could tell
-        size = error.batch_size
-    log.info("training.batch_size: %d, as of the data loader", size)
-    return _train(config, with_settings(overrides, {"training.batch_size": size}), terms, given)
+    with shown(callbacks, quiet=quiet) as observers:
+        terms, given = _Terms(runs_dir, resume, reuse), Training(model, data, observers, verdict=verdict)
+        try:
+            return unless_interrupted(_train(config, overrides, terms, given))
+        except LoaderBatchSizeError as error:  # only the function that the config names could tell
+            size = error.batch_size
+        log.info("training.batch_size: %d, as of the data loader", size)
+        sized = with_settings(overrides, {"training.batch_size": size})
+        return unless_interrupted(_train(config, sized, terms, given))
 
 
 class _Terms(NamedTuple):
@@ -121,7 +127,7 @@ def _train(config: Config, overrides: Overrides, terms: _Terms, given: Training)
     folder = runs_folder(terms.runs_dir)
     if data is None:
         require_data(resolved, config)
-    with working_in(Path.cwd()):
+    with working_in(Path.cwd(), [Path.cwd(), *code_beside(resolved)]):
         objects = make_objects(resolved, model, data, given.callbacks)
         if (followed := follow(resolved.config, objects, run_attempt)) is not None:
             fill_object(followed, model)
@@ -139,9 +145,7 @@ def _train(config: Config, overrides: Overrides, terms: _Terms, given: Training)
         experiment = resolved.config.experiment.name
         if terms.resume:
             log.info("no unfinished run of this computation in %s/%s: a new one begins", folder, experiment)
-        run = RunDir.create(
-            folder, experiment, resolved.dump(), settings=resolved.settings, data_paths=resolved.data_paths()
-        )
+        run = RunDir.create(folder, experiment, resolved.dump(), created=creation_of(resolved))
         made = Run.trained(run, run_attempt(Request(resolved, run, objects, verdict=given.verdict)))
         fill_object(RunDir(made.path), model)
     return made
@@ -186,6 +190,7 @@ def resume(
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
     verdict: VerdictFunction | None = None,
+    quiet: bool = False,
 ) -> Run:
     """Continue a run from its newest valid checkpoint, to the bits of the run that was never interrupted.
 
@@ -216,6 +221,7 @@ def resume(
         trust: Import all that the run's config names; each import is announced in the log.
         verdict: Judges the run after each evaluation, as in `train`; evaluations that were judged in an
             earlier attempt are not judged again.
+        quiet: Show no progress.
 
     Raises:
         InputError: An object is missing, or the run names code that is not imported.
@@ -225,19 +231,28 @@ def resume(
         TrainingError: The training failed; another `resume` continues from the last commit.
         CheckpointError: A checkpoint cannot be written or restored, or the best model is damaged, or the
             result of a completed run is damaged or missing.
+        Interrupted: Ctrl-C has ended the run, after a commit; it is a `KeyboardInterrupt`.
         Stopped: A signal came before the first step.
     """
     from trainwright.engine.outside import check_verdict
+
+    check_verdict(verdict)
+    found = find(run, runs_dir)
+    with shown(callbacks, quiet=quiet) as observers:
+        training = Training(model, data, observers, allow_change, trust, verdict)
+        if is_longer(found, overrides):
+            return unless_interrupted(train_child(found, overrides, training, "continue"))
+        return unless_interrupted(_resume(found, overrides, training))
+
+
+def _resume(found: RunDir, overrides: Overrides, given: Training) -> Run:
+    """Continue a run, unless it is completed; see `resume`."""
     from trainwright.runs.attempt import run_attempt
     from trainwright.runs.predictor import fill_object
     from trainwright.runs.processes.ranks import follow
     from trainwright.runs.request import Request
 
-    check_verdict(verdict)
-    found = find(run, runs_dir)
-    if is_longer(found, overrides):
-        training = Training(model, data, callbacks, allow_change, trust, verdict)
-        return train_child(found, overrides, training, "continue")
+    allow_change = given.allow_change
     if found.status() == "completed":
         found.require_result()
         for problem in problems(found):
@@ -250,13 +265,14 @@ def resume(
         )
         return Run(found)
     refuse_foreign_run(found, "resume")
-    with reading(found, working_directory(found), resume=True, allow_change=allow_change, trust=trust):
+    with reading(found, working_directory(found), resume=True, allow_change=allow_change, trust=given.trust):
         resolved = usable_config(found)
         placement = placement_of_overrides(found, resolved, overrides)
-        require_objects(found, "resume", model=model, data=data)
-        objects = make_objects(resumed_config(found, resolved, placement), model, data, callbacks)
+        require_objects(found, "resume", model=given.model, data=given.data)
+        resumed = resumed_config(found, resolved, placement)
+        objects = make_objects(resumed, given.model, given.data, given.callbacks)
         if follow(resolved.config, objects, run_attempt) is not None:
-            fill_object(found, model)
+            fill_object(found, given.model)
             return Run(found)
         run_attempt(
             Request(
@@ -265,11 +281,11 @@ def resume(
                 objects,
                 placement=placement,
                 allow_change=allow_change,
-                verdict=verdict,
+                verdict=given.verdict,
                 keep=True,
             )
         )
-        fill_object(found, model)
+        fill_object(found, given.model)
     return Run(found)
 
 
@@ -304,6 +320,7 @@ def reproduce(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
+    quiet: bool = False,
 ) -> Reproduction:
     """Train a completed, stopped or pruned run again, as a new run, and compare the two.
 
@@ -319,6 +336,7 @@ def reproduce(
         data: The data objects, if `train` was given some.
         callbacks: Observers of the run.
         trust: Import all that the run's config names; each import is announced in the log.
+        quiet: Show no progress.
 
     Raises:
         RunNotFoundError: There is no such run.
@@ -350,14 +368,20 @@ def reproduce(
             original.experiment,
             resolved.dump(),
             lambda again: copy_origin(original, again),
-            created.settings if (created := original.creation()) else None,
-            resolved.data_paths(),
+            original.creation(),
         )
         decisions = journalled_decisions(original.journal).to_json()
-        parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)
-        objects = make_objects(resolved, copied_model(model), data, callbacks)
+        before = original.require_manifest().parent
+        parent = Parent(
+            run_id=original.id,
+            relation="reproduce",
+            decisions=decisions,
+            untested=before is not None and before.untested,
+        )
         placement = original.require_manifest().placement | {"distributed.nnodes": 1}
-        result = run_attempt(Request(resolved, again, objects, parent, placement))
+        with shown(callbacks, quiet=quiet) as observers:
+            objects = make_objects(resolved, copied_model(model), data, observers)
+            result = run_attempt(Request(resolved, again, objects, parent, placement))
     if result.status in ("preempted", "interrupted"):
         raise Stopped(result.status)
     if result.status == "stopped" and result.steps != original.require_result().steps:

@@ -62,11 +62,13 @@ class DataConfig(TypedSection):
 
     type: str = bits(
         default="",
-        description="digits, wine, ..., csv, parquet, npz, or package.module:function; "
+        description="digits, wine, ..., csv, parquet, jsonl, excel, npz, or package.module:function; "
         "default: by the path's ending",
     )
     path: str | None = record(
-        None, description="one file, to be split: a path, or a URL (s3://, gs://, az://)"
+        None,
+        description="what is to be split: a file, or of tables a folder or a pattern of files; or its URL "
+        "(s3://, gs://, az://)",
     )
     train_path: str | None = record(None, description="where the training rows are, instead of path")
     val_path: str | None = record(None, description="where the validation rows are, together with train_path")

@@ -148,11 +148,13 @@ class Advice:
             and the batch size are suggested where a model has both.
         unrestrained: Models without an option against overfitting, and the line of config for one, or for a
             similar model that has one: for the report of a run that overfits.
+        unweighted: Models that take no weights of rows, so that they cannot weight classes either.
     """
 
     proposals: Callable[[TableShape], Mapping[str, Proposal]] = lambda _: {}
     spaces: Mapping[str, Mapping[str, Suggestion]] = field(default_factory=dict)
     unrestrained: Mapping[str, str] = field(default_factory=dict)
+    unweighted: Collection[str] = ()
 
 
 NO_ADVICE = Advice()

@@ -67,7 +67,8 @@ def row_errors(rows: Any, checks: Sequence[Callable[[Any], object]]) -> dict[int
         try:
             check(rows)
         except DataError:
-            check(take(rows, np.empty(0, np.int64)))
+            if isinstance(rows, Table) or is_frame(rows):
+                check(take(rows, np.empty(0, np.int64)))
             found = {**dict(_errors(rows, check, 0, count_of(rows))), **found}
     return dict(sorted(found.items()))
 

@@ -18,7 +18,7 @@ from trainwright.datasets.tables.ranges import UnusualValues
 from trainwright.datasets.tables.raw import frame_of
 from trainwright.datasets.tables.table import Table, nearest
 from trainwright.errors import DataError, InputError
-from trainwright.inference.bad_rows import Failures, OnError, count_of, take, with_errors
+from trainwright.inference.bad_rows import ERROR, Failures, OnError, count_of, take, with_errors
 from trainwright.inference.intervals import Intervals
 from trainwright.inference.predictor import Predictor
 from trainwright.inference.samples import outputs_for
@@ -193,6 +193,11 @@ def _judged(
             raise LateError
         tally.has_error_column |= columns.with_error or (bool(errors) and not tally.started)
     tally.started = True
+    if tally.has_error_column and ERROR in kept:
+        raise InputError(
+            f"column {ERROR!r} cannot be kept: the predictions have one of this name; rename it, or give "
+            "--on-error skip"
+        )
     before, frame = _kept_frame(kept, predictions), _frame(predictions)
     return with_errors(frame, errors, columns.on_error, column=tally.has_error_column, kept=before)
 

@@ -225,12 +225,14 @@ class Change(Record):
 class Parent(Record):
     """The run or study that this run belongs to, and how (`reproduce`, `benchmark` ...).
 
-    `decisions` are those of the parent that this run replays.
+    `decisions` are those of the parent that this run replays. `untested` says that the model is not evaluated
+    on the test split: it is a trial of a search, of which only the best one is.
     """
 
     run_id: Name
     relation: str
     decisions: list[Any] = Field(default_factory=list)
+    untested: bool = False
 
 
 class InitialState(Record):

@@ -13,6 +13,7 @@ from trainwright.datasets.base import DataBundle
 from trainwright.errors import CheckpointError, InputError, ModelError
 from trainwright.frameworks.base import Framework, ModelInputs
 from trainwright.inference.predictor import Predictor
+from trainwright.process.environ import asked_threads
 from trainwright.records.data import StoredModel, understanding
 from trainwright.records.decision import journalled_decisions
 from trainwright.records.run_dir import RunDir
@@ -85,7 +86,7 @@ def _inputs(run: RunDir, stored: StoredModel, model: Any) -> ModelInputs:
     config = read_config(run).with_placement(manifest.placement if manifest else {}).config
     with understanding(stored.data_file):
         info = DataInfo.from_json(stored.data.info)
-    threads = config.training.threads or available_threads(config)
+    threads = config.training.threads or asked_threads() or available_threads(config)
     return ModelInputs(config, info, config.model.params, threads, model=model)
 
 

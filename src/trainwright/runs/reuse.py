@@ -13,6 +13,7 @@ from trainwright.config import Resolved
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.samples.file_hashes import reading_again
 from trainwright.errors import TrainwrightError
+from trainwright.process.environ import asked_threads
 from trainwright.process.global_random import preserved_global_random, seed_global_random
 from trainwright.records.data import DataDescription
 from trainwright.records.decision import MEASURED, NEUTRAL, journalled_decisions
@@ -112,6 +113,8 @@ def _unusable(run: RunDir) -> str | None:
     manifest = run.require_manifest()
     if manifest.trainer is not None:
         return f"{manifest.trainer.name} made it"
+    if manifest.parent is not None and manifest.parent.untested:
+        return "it is a trial of a search, and was not evaluated on the test split"
     if manifest.determinism.tier == "statistical":
         return f"its tier is statistical: {manifest.determinism.reason}"
     if not manifest.data.content_hashed:
@@ -254,7 +257,7 @@ def _default_threads(run: RunDir, before: Manifest, config: RunConfig) -> int:
     description = DataDescription.load(run.path / before.data_file)
     train = before.data.splits.get("train")
     if description is None or train is None or train.rows is None:
-        return available_threads(config)
+        return asked_threads() or available_threads(config)
     framework = plugins.adapter("framework", framework_name(config))
     plan = framework.plan(config, epoch_samples(config, train.rows))
     return default_threads(framework, config, DataInfo.from_json(description.info), plan)

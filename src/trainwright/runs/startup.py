@@ -120,6 +120,16 @@ class Startup:
         parent = past.manifest.parent if past.manifest else self._request.parent
         decisions = known_decisions(past.saved, past.decisions, parent)
         components, determinism = self._build(past, decisions)
+        try:
+            return self._begin(past, components, determinism, decisions)
+        except BaseException:
+            components.learner.close()  # it gives back an object that was passed in Python
+            raise
+
+    def _begin(
+        self, past: _Earlier, components: Components, determinism: Determinism, decisions: Decisions
+    ) -> Ready:
+        """Initialize the model, record or compare the inputs, and restore the newest checkpoint."""
         source = self.files.source(self._world.from_main(lambda: self._first_weights(components, past)))
         if source is not None and not past.has_lost(source):
             initialize(components, source)

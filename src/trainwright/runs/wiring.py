@@ -363,15 +363,21 @@ def warn_unjudged(components: Components, step: int) -> None:
         log.warning("the verdict will not be asked: %s", reason.strip())
 
 
+_OWN_RATES = ("learning_rate", "learning_rate_init", "eta0")  # options of models
+
+
 def _remedies(components: Components) -> list[str]:
     """Return what a user can change with this framework to keep the loss finite."""
     model = components.config.model
     keys = components.framework.training_keys(model.type, model.params)
+    clips = "lower" if components.config.training.max_grad_norm else "set"
     advice = {
         "learning_rate": "lower training.learning_rate",
-        "max_grad_norm": "set or lower training.max_grad_norm",
+        "max_grad_norm": f"{clips} training.max_grad_norm",
     }
-    return [text for key, text in advice.items() if key in keys] or ["check the options of the model"]
+    own = [f"lower model.params.{name}" for name in _OWN_RATES if isinstance(model.params.get(name), float)]
+    found = [text for key, text in advice.items() if key in keys] or own
+    return found or ["check the options of the model"]
 
 
 def wants_histograms(config: RunConfig) -> bool:

@@ -250,3 +250,21 @@ def test_a_newer_kind_of_column_is_refused() -> None:
         DataError, match="columns of kind hologram; this version of Trainwright reads number, "
     ):
         from_json({"version": 2, "columns": columns, "target": Target("y", "regression").to_json()})
+
+
+@pytest.mark.parametrize("frames", [False, True])
+def test_targets_to_evaluate_may_be_what_the_framework_holds(frames: bool) -> None:
+    """A model of float64 is trained on targets beyond float32, so it is evaluated on them, too."""
+    rows = Table({"x": np.arange(40) * 1.5 % 7, "y": np.arange(40) * 1e39 % 7e39})
+    bundle = build({"train": rows}, config(target="y"), FeatureForm("float64", frames, "float64"))
+    assert bundle.preparation is not None
+    targets = bundle.preparation.targets({"y": [3e39, 2.0**53]})
+    assert targets is not None
+    assert targets.tolist() == [3e39, 2.0**53]
+
+
+def test_targets_that_a_framework_of_float32_cannot_hold_are_refused() -> None:
+    preparation = fitted(column(1, 2, 3))
+    with pytest.raises(DataError, match="too large for float32"):
+        preparation.targets({"y": [3e39]})
+    assert preparation.targets({"y": [2**24 + 1]}).tolist() == [2**24 + 1]  # type: ignore[union-attr]

@@ -38,6 +38,8 @@ def _suggestion(setting: str, name: str, table: Table) -> str:
 def feature_columns(table: Table, config: DataConfig) -> list[str]:
     """Return the columns to learn from: all but the target, the columns of the split, and the excluded ones.
 
+    A time that the rows are split by is learned from where there is nothing else.
+
     Raises:
         DataError: A column that the config names does not exist, or none remain.
     """
@@ -69,6 +71,8 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
     if config.features is None:
         left_out |= {config.split.group or "", config.split.time or ""}
     names = [name for name in (config.features or table.columns) if name not in left_out]
+    if not names and config.features is None:
+        names = [name for name in table.columns if name == config.split.time and name not in config.exclude]
     if not names:
         raise DataError(f"{table.source}: no usable feature column; it has {listed(table.columns)}")
     return names

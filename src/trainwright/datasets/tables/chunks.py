@@ -7,12 +7,14 @@ import io
 import re
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from trainwright.config.file_types import COMPRESSIONS
 from trainwright.datasets.samples.compression import compression_of, unpacked
 from trainwright.datasets.tables.arrow import strings
 from trainwright.datasets.tables.cells import ColumnFacts
@@ -203,7 +205,7 @@ class CsvChunks:
         own = [name for name in columns if name not in source.partition]
         try:
             with (
-                unpacked(source.name, source.file) as content,
+                _for_arrow(source) as content,
                 reader.open_csv(
                     content,
                     read_options=reader.ReadOptions(
@@ -230,6 +232,12 @@ class CsvChunks:
             if "Empty CSV" in str(error) and len(self._parts) > 1:
                 return  # it has a header alone
             raise DataError(f"{source.name} cannot be read as CSV: {str(error).splitlines()[0]}") from error
+
+
+def _for_arrow(source: TableFile) -> AbstractContextManager[Any]:
+    """Return what Arrow reads a file from: its path, unless it is to be unpacked."""
+    is_plain = compression_of(source.file) is None and source.file.suffix.lower() not in COMPRESSIONS
+    return nullcontext(str(source.file)) if is_plain else unpacked(source.name, source.file)
 
 
 def mended(part: CsvPart, copy: Path) -> CsvPart:

@@ -50,6 +50,8 @@ NUMBERS_ROWS = "numbers the rows"
 CONSTANT = "holds one value in all training rows"
 _FIRST = 1000  # different texts that are read first: most columns are no numbers and no times there
 _MANY = 50  # with more different texts, a column may hold identifiers or free text rather than categories
+_OFTEN = 10  # rows: what names a row is not in so many
+_REPEATED = 0.01  # of the rows hold such texts: then the others are rare categories, not identifiers
 _SENTENCE = 3  # words: texts as long as this on average are free text, not identifiers
 IDENTIFIER = re.compile(
     r"(^|[\W_])(id|ids|uuid|guid|key|index|rowid|unnamed: 0)$|[a-z](Id|ID)$", re.IGNORECASE
@@ -292,11 +294,18 @@ class _Column:
                 self._declare("number", "to read them"),
             )
         words = sum(len(text.split()) for text in counts) / len(counts)
+        if words < _SENTENCE and self._repeats(counts):
+            return ColumnKind("category", f"{len(counts):,} different")
         if words >= _SENTENCE and len(counts) > max(_MANY, rows // 5):
             return ColumnKind("text", f"{words:.0f} words on average, mostly different")
         if self._keep != "all" and len(counts) > max(_MANY, rows // 2):
             return ColumnKind("identifier", "has a different text in most rows")
         return ColumnKind("category", f"{len(counts):,} different")
+
+    def _repeats(self, counts: Counter[str]) -> bool:
+        """Return whether some texts come back in many rows, as the names of jobs do."""
+        often = sum(rows for rows in counts.values() if rows >= _OFTEN)
+        return often >= _REPEATED * counts.total() and IDENTIFIER.search(self.name) is None
 
     def _unless_identifier(self, kind: ColumnKind) -> ColumnKind:
         """Return the kind of numbers in text, unless they identify the rows."""

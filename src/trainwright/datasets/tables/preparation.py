@@ -234,7 +234,7 @@ class TabularPreparation:
             DataError: A cell is empty, not a class of the training rows, or not a finite number.
         """
         table = self._table(rows, set(self.target.columns))
-        return self.target.encode(table) if table.columns else None
+        return self.target.encode(table, self.dtype) if table.columns else None
 
     def _table(self, rows: Any, names: set[str]) -> Table:
         """Return the columns `names` of the rows, read as their kinds."""

@@ -109,7 +109,8 @@ class RawPreparation:
             DataError: A cell is empty, not a class of the training rows, or not a finite number.
         """
         table = as_table(rows, only={self.target.name})
-        return self.target.encode(table) if self.target.name in table.columns else None
+        # Frames are for models of float64 alone.
+        return self.target.encode(table, "float64") if self.target.name in table.columns else None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""

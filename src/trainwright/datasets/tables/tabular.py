@@ -170,7 +170,7 @@ def build(
     if not known and not form.frames:
         targets = splits["train"].arrays[TARGET]
         warnings += _odd_columns(parts["train"], names, targets, columns.kinds, is_own=form.is_own)
-    if given and form.is_own and not form.frames and not config.standardize:
+    if given and form.is_own and form.by_gradients and not config.standardize:
         cure = "or set data.standardize: true"
         warnings += checks.far_from_standardized(splits["train"].arrays[FEATURES], cure)
     info = _info(preparation, target, splits["train"].arrays[TARGET], config, form)

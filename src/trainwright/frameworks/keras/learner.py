@@ -112,8 +112,7 @@ class KerasLearner(Learner):
         return self._custom.unsaved()
 
     def close(self) -> None:
-        """Publish the weights, and give a model object its dtype policies back."""
-        self._trainer.publish()
+        """Give a model object its dtype policies back; each snapshot has published the weights."""
         building.set_policies(self._policies)
 
     def changed_definition(self) -> Mapping[str, str]:

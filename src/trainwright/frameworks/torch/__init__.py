@@ -184,8 +184,16 @@ class TorchFramework(Framework):
         """Build the module and its optimizer."""
         require_libraries()
         from trainwright.frameworks.torch.learner import TorchLearner
+        from trainwright.frameworks.torch.state.given import GivenModule
 
-        return TorchLearner(inputs)
+        if inputs.model is None:
+            return TorchLearner(inputs)
+        given = GivenModule(inputs.model)
+        try:
+            return TorchLearner(inputs, given)
+        except BaseException:
+            given.release()
+            raise
 
     @staticmethod
     def load(inputs: ModelInputs, folder: Path) -> Model:

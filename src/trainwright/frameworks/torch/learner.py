@@ -55,13 +55,12 @@ _OF_LIGHTNING = ("training_step", "configure_optimizers")  # how a LightningModu
 
 
 class TorchLearner(Learner):
-    """Train a `torch.nn.Module` on one device."""
+    """Train a `torch.nn.Module` on one device; `given` is set if the module was passed in Python."""
 
-    def __init__(self, inputs: LearnerInputs) -> None:
+    def __init__(self, inputs: LearnerInputs, given: GivenModule | None = None) -> None:
         require_plain_numbers(inputs)
         training = inputs.config.training
-        self._inputs = inputs
-        self._given = None if inputs.model is None else GivenModule(inputs.model)
+        self._inputs, self._given = inputs, given
         self._network = _initial_network(inputs)
         self._module = self._network.module
         if not any(parameter.requires_grad for parameter in self._module.parameters()):

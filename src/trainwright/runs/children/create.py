@@ -15,6 +15,7 @@ from trainwright.frameworks.base import Plan
 from trainwright.order import START, Cursor, SampleOrder
 from trainwright.records.checkpoint_names import step_of
 from trainwright.records.commit import Commit
+from trainwright.records.creation import Creation
 from trainwright.records.lineage import FOLDER, Lineage
 from trainwright.records.manifest import InitialState
 from trainwright.records.run_dir import RunDir, write_config
@@ -76,8 +77,13 @@ def create_child(request: ChildRequest) -> RunDir:
             start = _ParentState(request)
             start.check()
             settings = child_settings(request.parent, request.resolved)
-            config, paths = request.resolved.dump(), request.resolved.data_paths()
-            return RunDir.create(runs_dir, experiment, config, start.fill, settings, paths)
+            parent = request.parent.creation()
+            created = Creation(
+                settings=settings,
+                data_paths=request.resolved.data_paths(),
+                code_folder=parent.code_folder if parent else "",
+            )
+            return RunDir.create(runs_dir, experiment, request.resolved.dump(), start.fill, created)
         except CheckpointError as error:  # it is pruned while it is copied
             if not left or request.parent.status() != "running":
                 raise InputError(f"run {request.parent.id} cannot be forked: {error}") from error
