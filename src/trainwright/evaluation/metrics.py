@@ -61,7 +61,7 @@ _OTHER_NAMES = {
     "recall_micro": "micro_recall",
     "recall_weighted": "weighted_recall",
     "rmse": "root_mean_squared_error neg_root_mean_squared_error",
-    "roc_auc": "auc auroc roc roc_auc_score auc_roc area_under_roc area_under_curve",
+    "roc_auc": "auc auroc roc roc_auc_score roc_auc_ovr auc_roc area_under_roc area_under_curve",
     "subset_accuracy": "exact_match",
     "top_3_accuracy": "top3 top3_accuracy",
     "top_5_accuracy": "top5 top5_accuracy",
