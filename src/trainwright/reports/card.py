@@ -158,6 +158,8 @@ def _data(run: RunFiles) -> Iterator[str]:
         if names:
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
             yield f"- {title}: {plain(', '.join(map(str, names[:_MOST_NAMES])))}{more}"
+    if data.positive is not None:
+        yield f"- positive class: {plain(data.positive)}"
     rows = ", ".join(f"{name} {number(split.rows or 0)}" for name, split in data.splits.items())
     yield f"- rows: {rows}"
     yield from (f"- {plain(warning)}" for warning in data.warnings[:_MOST_NAMES])
