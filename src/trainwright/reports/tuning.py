@@ -127,7 +127,7 @@ def _history(trials: Sequence[LoggedTrial], name: str, mode: str) -> str:
     best = (np.fmin if mode == "min" else np.fmax).accumulate([_number(trial) for trial in trials])
     points = [_point(trial, trial.number) for trial in trials]
     title = f"{name} of each trial, and the best so far"
-    return point_plot(points, title, ("trial", name), best=best.tolist(), width=560)
+    return point_plot(points, title, ("trial", name), best=best.tolist())
 
 
 def _number(trial: LoggedTrial) -> float:
