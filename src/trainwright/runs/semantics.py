@@ -38,7 +38,7 @@ PARTS: dict[str, Part] = {
     ),
     "tasks": Part(1, "targets, outputs and default losses of the tasks", ("tasks",)),
     "metrics": Part(
-        4,
+        5,
         "losses and metrics of an evaluation",
         ("evaluation/custom.py", "evaluation/metrics.py", "tasks"),
     ),
