@@ -21,7 +21,7 @@ from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.tables.arrow import SAMPLE, strings
 from trainwright.datasets.tables.cells import MISSING, has_codes, typed_cells
 from trainwright.datasets.tables.chunks import CsvChunks, CsvFormat, CsvPart
-from trainwright.datasets.tables.encodings import MARKS, UTF8, guess, guess_of_file
+from trainwright.datasets.tables.encodings import MARKS, UTF8, find_delimiter, guess, guess_of_file
 from trainwright.datasets.tables.sources import TableFile, table_files
 from trainwright.datasets.tables.table import Table, kind_of, listed, missing, unique_names
 from trainwright.errors import DataError
@@ -464,28 +464,6 @@ def _cells(content: bytes, delimiter: str) -> Any:
 def _has_codes(content: bytes, delimiter: str) -> bool:
     """Return whether a cell of several digits may begin with a zero."""
     return re.search(rb"[\n" + re.escape(delimiter.encode()) + rb']"?0[0-9]', content) is not None
-
-
-def find_delimiter(content: bytes, default: str = ",", *, most: bool = False) -> str | None:
-    """Return the delimiter that finds the most columns in the first line; None if it is the default one.
-
-    Args:
-        content: A text, or the beginning of one.
-        default: The delimiter that is kept if it finds two columns.
-        most: Whether it is kept only if no other one finds more.
-    """
-    first = re.split(rb"[\r\n]", content.lstrip(b"\r\n"), maxsplit=1)[0].decode(errors="ignore")
-    counts = {mark: _count(first, mark) for mark in dict.fromkeys([default, *",;\t|"])}
-    best = max(counts, key=lambda mark: counts[mark])
-    keeps_default = best == default or (counts[default] > 1 and not most)
-    return None if keeps_default or counts[best] == 1 else best
-
-
-def _count(line: str, delimiter: str) -> int:
-    try:
-        return len(next(csv.reader([line], delimiter=delimiter), []))
-    except csv.Error:  # reading the file says what is wrong
-        return 1
 
 
 def _whole_characters(raw: bytes, encoding: str) -> bytes:

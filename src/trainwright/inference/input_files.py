@@ -135,7 +135,7 @@ class InputFiles:
 
     @property
     def _finds(self) -> bool:
-        """Whether the delimiter of the run is only the first to try."""
+        """True where the delimiter of the run is only the first to try."""
         return "delimiter" not in self.options
 
     def columns_of(self, names: Sequence[str]) -> Sequence[str]:

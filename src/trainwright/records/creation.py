@@ -29,6 +29,6 @@ class Creation(Document):
 
     @property
     def places(self) -> str:
-        """What of the record is signed: the working directory, and the paths of the data."""
+        """The part of the record that is signed: the working directory, and the paths of the data."""
         paths = f"\0{json.dumps(self.data_paths, sort_keys=True)}" if self.data_paths else ""
         return f"{self.working_directory}{paths}"
