@@ -49,7 +49,7 @@ def read_for_draft(path: str, options: Mapping[str, Any]) -> ReadFile:
     if useless := [key for key in given if key not in fields]:
         raise DataError(f"{path}: --{useless[0]} is not for files of the type {kind}; leave it out")
     params = given if kind != "csv" else {**_csv_params(path, given), **given}
-    table = read_table(path, params, finds_delimiter=False)
+    table = read_table(path, params, finds=())
     if not len(table):
         raise DataError(f"{table.source}: there are columns, but no rows")
     return ReadFile(table, kind, params)
