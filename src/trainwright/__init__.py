@@ -16,6 +16,7 @@ from trainwright.version import VERSION
 __version__ = VERSION
 
 __all__ = [
+    "Interrupted",
     "Run",
     "__version__",
     "benchmark",
@@ -24,6 +25,7 @@ __all__ = [
     "compare",
     "create",
     "cross_validate",
+    "delete",
     "evaluate",
     "explain",
     "export",
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
         compare,
         create,
         cross_validate,
+        delete,
         evaluate,
         explain,
         export,
@@ -85,6 +88,7 @@ if TYPE_CHECKING:
         work,
         work_study,
     )
+    from trainwright.errors import Interrupted
     from trainwright.runs.run import Run
 
 

@@ -7,6 +7,7 @@ exits with `exit_code`.
     TrainwrightError                  1
     ├── InputError                  2   something that the user gave is wrong
     │   ├── ConfigError             2   the config: all its problems at once, each with file, line and column
+    │   ├── LoaderBatchSizeError    2   the user's data loaders have another batch size than the config
     │   ├── DataError               2   the data: named with file, column and row
     │   ├── ModelError              2   the model cannot be built or fed with this data
     │   ├── CodeError               2   code that the config names cannot be imported
@@ -21,6 +22,8 @@ exits with `exit_code`.
     │   ├── RunGoneError            1   the run directory was renamed or removed meanwhile
     │   └── WorldError              1   another process of the attempt is gone
     └── TrackerError                1   a tracker cannot be reached; never stops a run
+
+Ctrl-C ends a verb with `Interrupted`, which is a `KeyboardInterrupt`.
 """
 
 from __future__ import annotations
@@ -56,6 +59,14 @@ def _remade(
     return error
 
 
+class Interrupted(KeyboardInterrupt):
+    """An end by Ctrl-C, after the state was saved; `run` is the run, or the study, that can be resumed."""
+
+    def __init__(self, message: str, run: Any) -> None:
+        super().__init__(message)
+        self.run = run
+
+
 class InputError(TrainwrightError):
     """Something that the user gave is wrong."""
 
@@ -79,6 +90,14 @@ class Problem:
     def __str__(self) -> str:
         position = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
         return ": ".join(part for part in (position, self.path, self.message) if part)
+
+
+class LoaderBatchSizeError(InputError):
+    """Data loaders that a function returned have another batch size than the run, for which none was set."""
+
+    def __init__(self, message: str, batch_size: int) -> None:
+        super().__init__(message)
+        self.batch_size = batch_size
 
 
 class ConfigError(InputError):

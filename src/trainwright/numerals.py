@@ -6,13 +6,14 @@ import math
 
 _DIGITS = 4  # significant digits
 _MOST_DIGITS = 12  # of a share that is almost 1
-_THIN_SPACE = "\u2009"
+_SMALL = 1e-4  # below it, numbers are written with an exponent
 
 
 def number(value: object, *, zeros: bool = True) -> str:
-    """Return a number for people: four significant digits, and from 10,000 on whole, with thin spaces.
+    """Return a number for people: four significant digits, and whole from 10,000 on (183,100).
 
-    A share that is less than 1 never looks as if it were 1: 0.99996 has as many digits as that needs.
+    Below 0.001 it has three digits: 0.000123, and 1.23e-5 below 0.0001. A share that is less than 1 never
+    looks as if it were 1: 0.99996 has as many digits as that needs.
 
     Args:
         value: The number; anything else is written as it is.
@@ -24,8 +25,10 @@ def number(value: object, *, zeros: bool = True) -> str:
         return "NaN" if math.isnan(value) else ("∞" if value > 0 else "−∞")
     if isinstance(value, int) or 1e4 <= abs(value) < 1e15:
         whole = f"{value:,.0f}" if isinstance(value, float) else f"{value:,}"
-        return whole.replace(",", _THIN_SPACE) if abs(value) >= 1e4 else str(value)
-    if value != 0 and (abs(value) < 1e-3 or abs(value) >= 1e15):
+        return whole if abs(value) >= 1e4 else str(value)
+    if _SMALL <= abs(value) < 1e-3:
+        return f"{value:.3g}"
+    if value != 0 and (abs(value) < _SMALL or abs(value) >= 1e15):
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     text, digits = f"{value:#.{_DIGITS}g}", _DIGITS

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from trainwright.errors import CodeError, InputError, MissingExtraError
 
 _IMPORT_PATH = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.<>]*")
-REMEDY = "it must be installed, or be in the folder where trainwright is started"
+REMEDY = "it must be installed, or be in the folder where trainwright is started ({}), or beside the config"
 # `name<2,>=1; (python_version < '3.13') and extra == 'name'`, as build tools write them
 _OF_EXTRA = re.compile(
     r"(?P<text>[^;]+);\s*(?:\(?(?P<marker>[^()]+?)\)?\s+and\s+)?extra\s*==\s*['\"](?P<extra>[\w-]+)['\"]"
@@ -287,7 +287,7 @@ def _module(path: str, name: str) -> ModuleType:
         rule = import_rule()
         raise CodeError(
             f"{path!r} cannot be imported: there is no module {error.name!r}; "
-            f"{rule.remedy() if rule is not None else REMEDY}"
+            f"{rule.remedy() if rule is not None else REMEDY.format(Path.cwd())}"
         ) from error
     except Exception as error:
         raise CodeError(f"{path!r} cannot be imported: {type(error).__name__}: {error}") from error

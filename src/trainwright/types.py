@@ -54,11 +54,15 @@ class FeatureForm(NamedTuple):
         target: What the model learns of targets that are values. `float64`: the very values. `float32`:
             these, rounded. `centered`: the same, but shifted first where rounding would lose their
             differences. `standardized`: shifted only if they are standardized as well.
+        is_own: Whether the model is the user's own, written for the columns that the data have.
+        by_gradients: Whether gradients train the model, which then learns badly from large values.
     """
 
     dtype: str = "float32"
     frames: bool = False
     target: Literal["float64", "float32", "centered", "standardized"] = "float64"
+    is_own: bool = False
+    by_gradients: bool = False
 
 
 class StepResult(NamedTuple):
@@ -223,6 +227,9 @@ class DataInfo:
         image_shape: The shape of the images that flat rows of features hold, if the data are known to.
         target_shape: The shape of one sample's target where that is a mask: (height, width).
         vocab_size: The number of different tokens of `input_ids`, if they are not the outputs; 0: not known.
+        positive: The index of the positive one of two classes, which metrics and tables single out; None:
+            nothing was said of it. A model depends on it in nothing.
+        positive_reason: Why it is that one; empty if the config names it.
     """
 
     task: str
@@ -240,6 +247,8 @@ class DataInfo:
     image_shape: tuple[int, ...] = ()
     target_shape: tuple[int, ...] = ()
     vocab_size: int = 0
+    positive: int | None = None
+    positive_reason: str = ""
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -269,6 +278,8 @@ class DataInfo:
             **({"image_shape": list(self.image_shape)} if self.image_shape else {}),
             **({"target_shape": list(self.target_shape)} if self.target_shape else {}),
             **({"vocab_size": self.vocab_size} if self.vocab_size else {}),
+            **({} if self.positive is None else {"positive": self.positive}),
+            **({"positive_reason": self.positive_reason} if self.positive_reason else {}),
         }
 
     @staticmethod

@@ -95,7 +95,7 @@ COMMANDS = {
     "a run that is not given": (["resume"], "`last` for the newest"),
     "an option of the newest run": (["train", "--last"], "write `trainwright resume last`"),
     "a run with an option": (["train", "c.yaml", "--resume", "last"], "trainwright resume RUN"),
-    "a run to delete": (["runs", "rm", "last"], "delete the folder that it names"),
+    "a run to delete": (["runs", "rm", "last"], "trainwright runs delete RUN"),
     "an option to try": (["train", "c.yaml", "--dry-run"], "write `trainwright config check CONFIG`"),
     "the rows as an option": (["predict", "last", "--input", "x"], "`trainwright predict RUN FILE`"),
     "a metric as an option": (["evaluate", "last", "--metric", "f1"], "evaluation.metrics"),

@@ -266,65 +266,6 @@ def test_compare_hides_secrets(command: Command, tmp_path: Path) -> None:
     assert "me:two" not in done.out
 
 
-def test_clean_deletes_nothing_until_it_is_told_to(command: Command, runs_dir: Path) -> None:
-    done = command("runs", "clean", "--runs-dir", runs_dir)
-    assert FAILED in done.out
-    assert A not in done.out
-    assert "add --yes" in done.out
-    assert (runs_dir / "digits" / FAILED).exists()
-
-
-def test_clean(command: Command, runs_dir: Path) -> None:
-    size = sum(path.stat().st_size for path in (runs_dir / "digits" / FAILED).rglob("*") if path.is_file())
-    found = command("runs", "clean", "--runs-dir", runs_dir, "--yes", "--json").json
-    assert (found["deleted"], found["bytes"], [run["run_id"] for run in found["runs"]]) == (
-        True,
-        size,
-        [FAILED],
-    )
-    assert sorted(path.name for path in (runs_dir / "digits").iterdir()) == [A, B]
-
-
-def test_clean_says_how_many_runs(command: Command, runs_dir: Path) -> None:
-    assert "would delete 1 run, " in command("runs", "clean", "--runs-dir", runs_dir).out
-    both = command("runs", "clean", "--runs-dir", runs_dir, "--status", "completed", "--yes").out
-    assert "deleted 2 runs, " in both
-
-
-def test_clean_by_status(command: Command, runs_dir: Path) -> None:
-    command("runs", "clean", "--runs-dir", runs_dir, "--status", "completed", "--yes")
-    assert [path.name for path in (runs_dir / "digits").iterdir()] == [FAILED]
-
-
-def test_clean_keeps_what_can_be_resumed(command: Command, runs_dir: Path) -> None:
-    commit = runs_dir / "digits" / FAILED / "checkpoints" / "step-000005"
-    commit.mkdir(parents=True)
-    (commit / "manifest.json").write_text("{}", encoding="utf-8")
-    assert command("runs", "clean", "--runs-dir", runs_dir, "--yes", "--json").json["runs"] == []
-    named = command("runs", "clean", "--runs-dir", runs_dir, "--status", "failed", "--yes", "--json").json
-    assert [run["run_id"] for run in named["runs"]] == [FAILED]
-
-
-def test_clean_passes_a_damaged_run_over(command: Command, runs_dir: Path) -> None:
-    (runs_dir / "digits" / A / "attempts" / "0001.json").write_text("{", encoding="utf-8")
-    done = command("runs", "clean", "--runs-dir", runs_dir, "--yes")
-    assert done.code == 0
-    assert f"run {A} is skipped" in done.err
-    assert sorted(path.name for path in (runs_dir / "digits").iterdir()) == [A, B]
-
-
-def test_clean_counts_only_what_it_deleted(
-    command: Command, runs_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run may be taken up between the look and the deletion."""
-    clean = api.clean
-    monkeypatch.setattr(
-        api, "clean", lambda *words, dry_run=True, **more: clean(*words, **more) if dry_run else []
-    )
-    found = command("runs", "clean", "--runs-dir", runs_dir, "--yes", "--json").json
-    assert (found["bytes"], found["runs"]) == (0, [])
-
-
 @pytest.mark.parametrize(("left", "error", "code"), [(0, "", 0), (7, "connection refused", 1)])
 def test_sync(
     command: Command, runs_dir: Path, monkeypatch: pytest.MonkeyPatch, left: int, error: str, code: int
@@ -336,3 +277,16 @@ def test_sync(
         [{"tracker": "mlflow", "sent": 12, "pending": left, "error": error}],
     )
     assert (error or "complete") in command("runs", "sync", A, "--runs-dir", runs_dir).out
+
+
+def test_show_says_what_takes_the_space(command: Command, runs_dir: Path) -> None:
+    folder = runs_dir / "digits" / A / "checkpoints" / "step-000000045-a0001"
+    folder.mkdir(parents=True)
+    (folder / "weights.safetensors").write_bytes(bytes(3 << 20))
+    (row,) = [
+        line for line in command("runs", "show", A, "--runs-dir", runs_dir).out.splitlines() if "MiB" in line
+    ]
+    assert row.split()[0] == "size"
+    assert "3.0 MiB: checkpoints 3.0 MiB, other " in row
+    sizes = command("runs", "show", A, "--runs-dir", runs_dir, "--json").json["bytes"]
+    assert (sizes["checkpoints"], sizes["evaluation"]) == (3 << 20, 0)

@@ -117,3 +117,14 @@ def test_another_text_is_cut_as_the_tokenizer_of_the_run_does(tmp_path: Path) ->
     (tmp_path / "1.txt").write_bytes(b"a\0b")
     with pytest.raises(DataError, match=r"1\.txt is not plain text: it contains a zero byte"):
         dataset(tmp_path / "gone").samples(str(tmp_path), None)
+
+
+def test_tokens_of_others_are_not_taken_for_bytes(tmp_path: Path) -> None:
+    np.arange(40_000, dtype=np.uint16).tofile(tmp_path / "train.bin")
+    with pytest.raises(
+        DataError, match=r"train\.bin holds numbers, not text: perhaps tokens in uint16, as nanoGPT"
+    ):
+        TextDataset(DataConfig(type="text", path=str(tmp_path / "train.bin")), TextParams()).load(PLAIN)
+    (tmp_path / "plain.bin").write_text("Käse und 漢字\n" * 100_000)
+    found = TextDataset(DataConfig(type="text", path=str(tmp_path / "plain.bin")), TextParams()).load(PLAIN)
+    assert len(found.splits["train"]) > 1000

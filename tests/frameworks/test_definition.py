@@ -20,7 +20,7 @@ from xgboost import XGBClassifier
 
 import trainwright
 from small_runs import SignalAt
-from trainwright.errors import ChangedInputsError, ModelError
+from trainwright.errors import ChangedInputsError
 from trainwright.frameworks.support.definition import describe_value
 from trainwright.frameworks.torch.state.definition import definition_of_object
 from trainwright.records.manifest import WITHOUT_VALUE
@@ -104,14 +104,6 @@ def test_the_code_of_an_objects_parts_is_an_input(tmp_path: Path) -> None:
         assert any("test_definition" in name for name in run.manifest["code"]["modules"]), (
             "Block, and doubled"
         )
-
-
-def test_a_hook_of_a_parameter_is_refused(tmp_path: Path) -> None:
-    """A copy of a tensor has none of its hooks."""
-    model = net(0.1)
-    model[3].bias.register_hook(lambda gradient: 2 * gradient)
-    with pytest.raises(ModelError, match=r"parameter 3\.bias has a hook"):
-        trainwright.train(CONFIG, runs_dir=tmp_path, model=model)
 
 
 def test_a_hook_of_all_modules_is_part_of_each() -> None:

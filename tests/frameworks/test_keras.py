@@ -780,20 +780,24 @@ def functional(*, classes: int = 3, activation: str | None = "softmax", **compil
 AUTO = {"training.optimizer": {"type": COMPILED}, "training.learning_rate": 1e-3}
 
 
-def test_an_object_is_copied_and_resumed(tmp_path: Path) -> None:
+def test_an_object_is_trained_and_resumed(tmp_path: Path) -> None:
     model = functional()
     model.layers[1].trainable = False
     before = [array.copy() for array in model.get_weights()]
     whole, resumed = whole_and_resumed(tmp_path, {}, model=model)
     assert_same(resumed, whole)
-    for mine, old in zip(model.get_weights(), before, strict=True):
-        np.testing.assert_array_equal(mine, old)
+    for mine, kept in zip(model.get_weights(), weights(whole).values(), strict=True):
+        np.testing.assert_array_equal(mine, kept)
+    trained = [array.copy() for array in model.get_weights()]
+    assert trainwright.reproduce(whole, model=model).verdict == "identical"
+    assert trainwright.train(SMALL, runs_dir=tmp_path, model=model).digest != whole.digest
+    assert any((mine != old).any() for mine, old in zip(model.get_weights(), trained, strict=True))
     np.testing.assert_array_equal(weights(whole)["000.dense.kernel"], before[0])
     assert not np.array_equal(weights(whole)["002.dense.kernel"], before[2])
 
 
 @pytest.mark.parametrize("kind", ["lambda", "nested", "recurrent", "sequential"])
-def test_objects_of_any_layers_are_copied(kind: str, tmp_path: Path) -> None:
+def test_objects_of_any_layers_are_trained_and_copied(kind: str, tmp_path: Path) -> None:
     layers = keras.layers
     inner = keras.Sequential([keras.Input((4,)), layers.Dense(6, "relu"), layers.BatchNormalization()])
     stacks: dict[str, list[Any]] = {
@@ -808,11 +812,18 @@ def test_objects_of_any_layers_are_copied(kind: str, tmp_path: Path) -> None:
     }
     model = keras.Sequential([keras.Input((4,)), *stacks[kind]])
     before = model.predict(np.ones((2, 4)), verbose=0)
-    assert_learns(trainwright.train(SMALL, runs_dir=tmp_path, model=model))
-    np.testing.assert_array_equal(model.predict(np.ones((2, 4)), verbose=0), before)
+    run = trainwright.train(SMALL, runs_dir=tmp_path, model=model)
+    assert_learns(run)
+    after = model.predict(np.ones((2, 4)), verbose=0)
+    assert not np.allclose(after, before)
+    twin = KerasFramework.copied(model)
+    assert twin is not model
+    np.testing.assert_array_equal(twin.predict(np.ones((2, 4)), verbose=0), after)
+    assert trainwright.reproduce(run, model=model).verdict == "identical"
+    np.testing.assert_array_equal(model.predict(np.ones((2, 4)), verbose=0), after)
 
 
-def test_an_object_of_a_class_of_the_users_is_copied(tmp_path: Path) -> None:
+def test_an_object_of_a_class_of_the_users_is_trained(tmp_path: Path) -> None:
     from keras_of_mine import Net  # type: ignore[import-not-found]
 
     model = Net(out_features=3)
@@ -824,7 +835,7 @@ def test_an_object_of_a_class_of_the_users_is_copied(tmp_path: Path) -> None:
     np.testing.assert_array_equal(weights(run)["000.dense.kernel"], before)
 
 
-def test_an_object_that_cannot_be_copied_is_refused(tmp_path: Path) -> None:
+def test_an_object_that_cannot_be_copied_is_trained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Closed(keras.Model):  # type: ignore[misc]
         def __init__(self, secret: object) -> None:
             super().__init__()
@@ -836,15 +847,21 @@ def test_an_object_that_cannot_be_copied_is_refused(tmp_path: Path) -> None:
         def call(self, x: Any) -> Any:
             return self.last(x)
 
-    with pytest.raises(ModelError, match=r"cannot be copied \(.*no config.*\); give its class a get_config"):
-        trainwright.train(SMALL, runs_dir=tmp_path, model=Closed(object()))
+    model = Closed(object())
+    run = trainwright.train(SMALL, runs_dir=tmp_path, model=model)
+    assert_learns(run)
+    assert "cannot be copied" not in caplog.text
+    assert trainwright.load(run, model=model).native is model
+    assert "cannot be copied (NotImplementedError: no config)" in caplog.text
 
 
 def test_what_a_model_is_compiled_with_is_what_trains_it(tmp_path: Path) -> None:
     loss = keras.losses.SparseCategoricalCrossentropy()
     model = functional(optimizer=keras.optimizers.SGD(0.05, momentum=0.9), loss=loss)
+    first = model.get_weights()
     whole, resumed = whole_and_resumed(tmp_path, AUTO, model=model)
     assert_same(resumed, whole)
+    model.set_weights(first)
     assert {row["learning_rate"] for row in whole.history() if "learning_rate" in row} == {0.05}
     assert any("momentum" in name for name in load_file(checkpoints(whole)[-1] / "optimizer.safetensors"))
     named = {"training.optimizer": {"type": "sgd", "momentum": 0.9}, "training.learning_rate": 0.05}
@@ -874,9 +891,10 @@ LOSS_NAMES = [*LOSSES[:3], "custom_loss", "CategoricalCrossentropy"]
 
 @pytest.mark.parametrize("loss", LOSSES, ids=LOSS_NAMES)
 def test_every_form_of_a_compiled_cross_entropy_is_the_same(loss: Any, tmp_path: Path) -> None:
-    model = functional()
-    losses = []
+    model, losses = functional(), []
+    first = model.get_weights()
     for some in (None, made(loss)):
+        model.set_weights(first)
         model.compile(optimizer="adam", loss=some)
         run = trainwright.train(SMALL, AUTO | {"training.max_steps": 5}, runs_dir=tmp_path, model=model)
         losses.append(loss_of(run))
@@ -897,7 +915,9 @@ def test_a_compiled_loss_of_values(tmp_path: Path) -> None:
     model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
     model.compile(optimizer="adam", loss="mse")
     data = {"data.type": "diabetes", "training.max_steps": 5}
+    first = model.get_weights()
     compiled = trainwright.train(SMALL, AUTO | data, runs_dir=tmp_path, model=model)
+    model.set_weights(first)
     named = trainwright.train(SMALL, AUTO | data | {"training.loss": "mse"}, runs_dir=tmp_path, model=model)
     np.testing.assert_allclose(loss_of(compiled), loss_of(named), rtol=1e-5)
 
@@ -1020,6 +1040,7 @@ def test_compiled_metrics_are_in_every_result(tmp_path: Path, caplog: pytest.Log
     spread.update_state(np.zeros(2), np.full(2, 9.0))
     metrics = ["accuracy", first, keras.metrics.AUC(curve="PR"), spread, distance, keras.metrics.F1Score()]
     model = functional(optimizer="adam", loss="categorical_crossentropy", metrics=metrics)
+    first = model.get_weights()
     whole = trainwright.train(SMALL, AUTO, runs_dir=tmp_path, model=model)
     ours, theirs = ["loss", "accuracy", "f1"], ["auc", "auc_1", "spread_least", "spread_most", "distance"]
     assert list(whole.metrics) == [f"{split}_{name}" for split in ("val", "test") for name in ours + theirs]
@@ -1033,7 +1054,7 @@ def test_compiled_metrics_are_in_every_result(tmp_path: Path, caplog: pytest.Log
         trainwright.load(whole, model=model).evaluate("test").metrics["test_auc"] == whole.metrics["test_auc"]
     )
     plain = functional(optimizer="adam", loss="categorical_crossentropy")
-    plain.set_weights(model.get_weights())
+    plain.set_weights(first)
     assert trainwright.train(SMALL, AUTO, runs_dir=tmp_path, model=plain).digest == whole.digest, (
         "a metric has changed the model"
     )

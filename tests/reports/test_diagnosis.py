@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from trainwright.reports.diagnosis.answers import ALL_FOLDS
 from trainwright.reports.diagnosis.data import shift
 from trainwright.reports.next_steps import _changes, section
 from trainwright.reports.rundir import read_run
+from written import write_record
 
 ROWS = (600, 200, 200)
 STEPS = np.arange(1, 21)
@@ -102,7 +102,9 @@ def test_a_model_that_knows_its_rows_by_heart(tmp_path):
 def test_only_one_class_is_answered(tmp_path):
     rng = np.random.default_rng(3)
     features, targets = rng.normal(size=(1000, 4)), (rng.random(1000) < 0.04).astype(np.int64)
-    outputs = np.tile([0.96, 0.04], (1000, 1))
+    features[:, 0] += 2 * targets
+    positive = np.clip(0.02 + 0.1 * features[:, 0], 0.01, 0.49)
+    outputs = np.stack([1 - positive, positive], axis=1)
     falls = [1 / step + 0.2 for step in STEPS]
     (finding,) = found(
         run_of(tmp_path, bundle(classes(2, 4), features, targets, ROWS), cut(outputs), (falls, falls))
@@ -111,16 +113,24 @@ def test_only_one_class_is_answered(tmp_path):
     assert "it answers “class 0” for all 200 test rows" in finding.seen
 
 
-def test_a_rare_class_is_missed(tmp_path):
+def _rare(tmp_path: Path, **config) -> Path:
+    """A run whose model never answers the last of three classes."""
     rng = np.random.default_rng(4)
     targets = rng.choice(3, 1000, p=[0.5, 0.42, 0.08])
     features = rng.normal(size=(1000, 4)) + 2 * np.eye(3, 4)[targets]
     scores = np.exp(1.5 * features[:, :3] * [1, 1, 0])
     outputs = scores / scores.sum(axis=1, keepdims=True) * [1, 1, 0.1]
-    (finding,) = found(
-        run_of(tmp_path, bundle(classes(3, 4), features, targets, ROWS), cut(outputs), HEALTHY)
-    )
+    data = bundle(classes(3, 4), features, targets, ROWS)
+    return run_of(tmp_path, data, cut(outputs), HEALTHY, **config)
+
+
+def test_a_rare_class_is_missed(tmp_path):
+    (finding,) = found(_rare(tmp_path))
     assert (finding.kind, finding.title) == ("missed class", "It misses the rare class “class 2”")
+    assert finding.to_json()["override"] == ["training.class_weights=balanced"]
+    assert finding.expected is not None
+    assert (finding.expected.measure, finding.expected.better) == ("recall of class 2", "higher")
+    assert "rises, at some cost in its precision" in finding.expected.words
 
 
 def test_a_column_gives_the_target_away(tmp_path):
@@ -161,8 +171,8 @@ def test_too_few_rows(tmp_path, rows, said):
 
 
 def test_mends_of_several_findings_are_one_command():
-    mends = ["data.exclude: [a, b]", "data.split.group: COLUMN   # equal values", "data.exclude: [b, 'c: d']"]
-    assert _changes([*mends, "training.epochs: 90"]) == (
+    mends = [{"data.exclude": ["a", "b"]}, {}, {"data.exclude": ["b", "c: d"]}]
+    assert _changes([*mends, {"training.epochs": 90}]) == (
         """'data.exclude=[a, b, "c: d"]' training.epochs=90"""
     )
 
@@ -185,7 +195,7 @@ def test_a_training_that_diverged(tmp_path, last):
     data = bundle(classes(2, 4), features, targets, ROWS)
     run = run_of(tmp_path, data, cut(outputs), (losses, losses), training={"learning_rate": 3.0})
     (finding,) = found(run)
-    assert (finding.kind, finding.mend) == ("diverged", "training.learning_rate: 0.3")
+    assert (finding.kind, finding.mend) == ("diverged", "training.learning_rate: 0.001")
 
 
 def test_a_validation_split_unlike_training(tmp_path):
@@ -199,26 +209,43 @@ def test_a_validation_split_unlike_training(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "mend"),
+    "data",
     [
-        ({"path": "a.csv", "split": {"time": "day"}}, "data.split.time: null"),
-        (
-            {"train_path": "a.csv", "split": {}},
-            "data.path: ALL_ROWS.csv   # instead of a file for each split",
-        ),
-        ({"path": "a.csv", "split": {"seed": 4}}, "data.split.seed: 5   # divides the rows anew"),
-        ({"type": "iris"}, "data.split.seed: 1   # divides the rows anew"),
-        ({"type": "python:objects"}, "data.split.test: 0.2   # of all rows in one pair (X, y)"),
+        {"path": "a.csv", "split": {"time": "day"}},
+        {"train_path": "a.csv", "split": {}},
+        {"path": "a.csv", "split": {"seed": 4}},
+        {"type": "iris"},
+        {"type": "python:objects"},
     ],
 )
-def test_splits_that_differ_in_no_single_column(data, mend, tmp_path):
-    """The advice names what the config at hand has."""
+def test_splits_that_differ_in_no_single_column(data, tmp_path):
+    """No change of a config makes rows alike: another split would only hide that newer ones are not."""
     (tmp_path / "config.yaml").write_text(json.dumps({"data": data}))
     told = {"auc": 0.9, "error": 0.02, "columns": []}
     run = dataclasses.replace(read_run(tmp_path), profile={"adversarial": {"test": told}})
     finding = shift(run)
     assert finding is not None
-    assert finding.mend == mend
+    assert finding.mend == ""
+
+
+@pytest.mark.parametrize("tells", [False, True])
+def test_a_shifted_column_that_tells_the_target_is_not_left_out(tmp_path, tells):
+    features, targets, margin = drawn()
+    column = 0 if tells else 3
+    features[600:800, column] += 1.5
+    data = bundle(classes(2, 4), features, targets, ROWS)
+    (finding,) = found(run_of(tmp_path, data, cut(probabilities(margin)), HEALTHY))
+    assert finding.kind == "shift"
+    assert finding.changes == ({} if tells else {"data.exclude": ["column_3"]})
+
+
+def test_the_only_column_is_not_left_out(tmp_path):
+    features, targets, margin = drawn(columns=2)
+    features = features[:, 1:] + np.arange(len(features))[:, None] / 100
+    data = bundle(classes(2, 1), features, targets, ROWS)
+    split = {"data": {"split": {"time": "column_0"}}}
+    (finding,) = found(run_of(tmp_path, data, cut(probabilities(margin)), HEALTHY, **split))
+    assert (finding.kind, finding.mend) == ("shift", "")
 
 
 def test_a_training_that_ended_too_early(tmp_path):
@@ -230,22 +257,84 @@ def test_a_training_that_ended_too_early(tmp_path):
     assert [(one.kind, one.mend) for one in found(run)] == [("unfinished", "training.epochs: 6")]
 
 
-def test_each_line_that_mends_names_keys_of_the_config():
-    """All lines are built from these keys."""
-    import re
+def test_nothing_is_advised_that_is_set_already(tmp_path):
+    run = _rare(tmp_path, training={"class_weights": "balanced"})
+    assert [(one.kind, one.mend) for one in found(run)] == [("missed class", "")]
 
-    from trainwright.config.schema import RunConfig
-    from trainwright.reports import diagnosis
 
-    sources = "".join(path.read_text() for path in Path(diagnosis.__file__).parent.glob("*.py"))
-    keys = set(re.findall(r'"((?:data|training|model)\.[a-z_.]+): ', sources))
-    assert len(keys) >= 10
-    for key in {one for one in keys if not one.startswith("model.params.")}:
-        fields = RunConfig.model_fields
-        for name in key.split("."):
-            assert name in fields, key
-            kinds = (fields[name].annotation, *get_args(fields[name].annotation))
-            fields = next((kind.model_fields for kind in kinds if hasattr(kind, "model_fields")), {})
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        ({"type": "mlp"}, {"training.class_weights": "balanced"}),
+        (
+            {"type": "extra_trees", "params": {"min_samples_leaf": 1}},  # of one class, whatever it weighs
+            {"training.class_weights": "balanced", "model.params.min_samples_leaf": 10},
+        ),
+        ({"type": "lightgbm", "params": {"is_unbalance": True}}, {}),
+        ({"type": "k_neighbors", "params": {"n_neighbors": 5}}, {}),  # takes no weights
+        ({"type": "mine:pipe"}, {}),  # may take none
+    ],
+)
+def test_classes_are_weighted_where_the_model_takes_weights(tmp_path, model, changes):
+    run = _rare(tmp_path, model=model)
+    if model["type"] == "mine:pipe":
+        manifest = json.loads((run / "manifest.json").read_text())
+        write_record(run / "manifest.json", {**manifest, "environment": {}})
+    (finding,) = found(run)
+    assert finding.changes == changes
+
+
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        (
+            {"model": {"type": "lightgbm", "params": {"learning_rate": 3.0}}},
+            {"model.params.learning_rate": 0.1},
+        ),
+        ({"model": {"type": "random_forest", "params": {"n_estimators": 9}}}, {}),
+        (
+            {"training": {"learning_rate": 3.0, "optimizer": {"type": "sgd"}}},
+            {"training.learning_rate": 0.01},
+        ),
+        ({"training": {"learning_rate": 1e-4}}, {"training.learning_rate": 1e-5}),
+    ],
+)
+def test_a_lower_learning_rate_is_one_that_has_an_effect(tmp_path, config, changes):
+    features, targets, _ = drawn()
+    losses = [*(2.0 + 0.1 * STEPS[:14]), *[900.0] * 6]
+    outputs = probabilities(5 * np.random.default_rng(6).normal(size=len(targets)))
+    data = bundle(classes(2, 4), features, targets, ROWS)
+    (finding,) = found(run_of(tmp_path, data, cut(outputs), (losses, losses), **config))
+    assert (finding.kind, finding.changes) == ("diverged", changes)
+
+
+@pytest.mark.parametrize(("warmup", "kinds_found"), [(False, ["lagging average"]), (True, ["one class"])])
+def test_one_class_of_balanced_ones_under_an_average_that_lags(tmp_path, warmup, kinds_found):
+    """Classes that are balanced already need no weights."""
+    features, targets, _ = drawn()
+    outputs = np.tile([0.45, 0.55], (len(targets), 1))
+    data = bundle(classes(2, 4), features, targets, ROWS)
+    training = {"ema": {"decay": 0.9999, "warmup": warmup}, "learning_rate": 1e-3}
+    run = run_of(tmp_path, data, cut(outputs), HEALTHY, training=training)
+    assert kinds(run) == kinds_found
+    assert all("class_weights" not in one.mend for one in found(run))
+
+
+def test_the_sklearn_models_without_weights_are_those_whose_fit_takes_none():
+    import importlib
+    import inspect
+
+    from trainwright.frameworks.sklearn.advice import UNWEIGHTED
+    from trainwright.frameworks.sklearn.params import table
+
+    unweighted = set()
+    for name, model in table()["models"].items():
+        module, _, cls = model.get("classification", "").partition(":")
+        if module:
+            method = "partial_fit" if model["steps"] == "batches" else "fit"
+            fit = getattr(getattr(importlib.import_module(module), cls), method)
+            unweighted |= set() if "sample_weight" in inspect.signature(fit).parameters else {name}
+    assert set(UNWEIGHTED) == unweighted
 
 
 def test_a_run_without_records_is_not_judged(tmp_path):

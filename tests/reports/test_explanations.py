@@ -247,7 +247,7 @@ def test_what_is_told_under_the_pointer_can_be_read_back(tmp_path):
     shown = page(tmp_path, WHOLE)
     (root,) = [root for root in shown.pictures if root.get("data-x")]
     (line,) = [node for node in root.iter("path") if node.get("data-points")]
-    points = [point.split(",") for point in line.get("data-points").split(";")]
+    points = [point.split("|") for point in line.get("data-points").split(";")]
     assert root.get("data-x") == "age"
     assert [point[1:] for point in points] == [["20", "0.1000"], ["40", "0.5000"], ["60", "0.9000"]]
 

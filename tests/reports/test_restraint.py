@@ -7,20 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 from constructed import bundle, classes, run_of
-from test_diagnosis import ROWS, cut, drawn, found, probabilities
+from test_diagnosis import HEALTHY, ROWS, cut, drawn, found, probabilities
 
 from written import write_record
 
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
-    "trees": ("lightgbm", {"max_depth": -1, "reg_lambda": 0.0}, "model.params.max_depth: 4"),
-    "shallow trees": ("xgboost", {"max_depth": 3}, "model.params.max_depth: 2"),
+    "a deep tree": ("decision_tree", {"max_depth": None}, "model.params.max_depth: 4"),
+    "a shallow tree": ("decision_tree", {"max_depth": 3}, "model.params.max_depth: 2"),
     "a linear model": ("logistic_regression", {"C": 1.0}, "model.params.C: 0.1"),
     "a penalty": ("ridge", {"alpha": 1.0}, "model.params.alpha: 10"),
     "none": ("linear_regression", {"fit_intercept": True}, "model.type: ridge"),
     "neighbors": ("k_neighbors", {"n_neighbors": 5}, "model.params.n_neighbors: 15"),
-    "a user's class": ("mine:Net", {}, "training.weight_decay: 0.1"),
     "a pipeline": ("mine:pipe", {"logisticregression__C": 1.0}, "model.params.logisticregression__C: 0.1"),
-    "an unknown one": ("mine:pipe", {}, "data.features: [COLUMN, COLUMN]"),
+    "an unknown one": ("mine:pipe", {}, ""),
 }
 OTHERS = ("a pipeline", "an unknown one")  # whose framework no record tells
 
@@ -38,3 +37,15 @@ def test_each_model_gets_a_line_that_it_has(name: str, tmp_path: Path) -> None:
         write_record(run / "manifest.json", {**manifest, "environment": {}})
     (finding,) = found(run)
     assert finding.mend.startswith(line)
+    assert bool(finding.mend) == bool(line)
+
+
+def test_a_model_of_many_steps_is_not_held_back(tmp_path: Path) -> None:
+    """The best one by the validation rows is kept already."""
+    features, targets, _ = drawn()
+    outputs = probabilities(np.random.default_rng(5).normal(size=len(targets)))
+    outputs[: ROWS[0]] = np.eye(2)[targets[: ROWS[0]]]
+    data = bundle(classes(2, 4), features, targets, ROWS)
+    run = run_of(tmp_path, data, cut(outputs), HEALTHY, model={"type": "mlp", "params": {"dropout": 0.0}})
+    (finding,) = found(run)
+    assert (finding.kind, finding.mend) == ("overfitting", "")

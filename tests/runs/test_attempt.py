@@ -558,7 +558,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_commit(
             runs_dir=tmp_path,
         )
     assert error.value.exit_code == 1
-    assert "lower training.learning_rate, or set or lower training.max_grad_norm" in str(error.value)
+    assert "lower training.learning_rate, or set training.max_grad_norm" in str(error.value)
     step = int(re.search(r"step (\d+)", str(error.value)).group(1))  # type: ignore[union-attr]
     run = trainwright.get("last", runs_dir=tmp_path)
     assert run.status == run.result["status"] == "failed"
@@ -576,7 +576,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_last_commit(
 @pytest.mark.parametrize(
     ("model", "advice"),
     [
-        ("mlp", ["lower training.learning_rate", "set or lower training.max_grad_norm"]),
+        ("mlp", ["lower training.learning_rate", "set training.max_grad_norm"]),
+        ("xgboost", ["lower model.params.learning_rate"]),
         ("random_forest", ["check the options of the model"]),
     ],
 )

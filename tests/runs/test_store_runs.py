@@ -537,6 +537,48 @@ def test_clean_deletes_a_run_from_the_store(folder_url: str, elsewhere: Any) -> 
     assert not here.exists(), "the working copy of a deleted run is left behind"
 
 
+@pytest.mark.parametrize("after", [0, 1, 2, 5])
+def test_a_deletion_that_is_killed_goes_on_at_the_next_clean(
+    after: int, folder_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log goes first, so that what is left is no run; `after` objects it is killed."""
+    run = trainwright.train(SMALL, runs_dir=folder_url)
+    delete, left = LocalStore.delete, [after]
+
+    def delete_some(store: LocalStore, key: str) -> None:
+        if not left[0]:
+            raise Crash
+        left[0] -= 1
+        delete(store, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "delete", delete_some)
+        with pytest.raises(Crash):
+            trainwright.delete(run, runs_dir=folder_url)
+    listed = trainwright.list_runs(folder_url)
+    assert [one.id for one in listed] == ([run.id] if after < 2 else [])
+    trainwright.clean(folder_url, dry_run=False)
+    assert objects(folder_url) == {}
+    assert trainwright.list_runs(folder_url) == []
+
+
+def test_a_run_that_was_taken_up_after_a_deletion_was_cut_off_stays(
+    folder_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = preempted(folder_url)  # type: ignore[arg-type]
+
+    def crash(*_: Any) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "delete", crash)
+        with pytest.raises(Crash):
+            trainwright.delete(run, runs_dir=folder_url)
+    trainwright.resume(run, runs_dir=folder_url)
+    trainwright.clean(folder_url, dry_run=False)
+    assert [one.status for one in trainwright.list_runs(folder_url)] == ["completed"]
+
+
 def test_clean_keeps_a_run_whose_checkpoints_are_in_the_store_alone(folder_url: str, elsewhere: Any) -> None:
     run = crashed(folder_url, at=13)  # type: ignore[arg-type]
     elsewhere()

@@ -142,7 +142,7 @@ def test_tables_have_a_row_for_each_model() -> None:
         "0.5000",
         "2.000",
         "0.5000",
-        "1\u2009000\u2009000",
+        "1,000,000",
     ]
     assert shown[1][5] == "0.03450"
     assert shown[2][:3] == ["", "gone", "failed"]

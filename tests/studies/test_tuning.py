@@ -463,6 +463,7 @@ def test_a_job_is_written_as_its_worker_reads_it() -> None:
         **{"number": 3, "study_id": "tune-1", "metric": "val_loss", "mode": "min", "curves": {}},
         **{"until": None, "runs": ["/runs/1"], "pruner": {"type": "none"}},
         **{"alike": ["2"], "searches_data": True, "allow_change": True, "trusted": True},
+        "tested": False,
     }
     stint = Stint.from_json(plain)
     assert (stint.trial, stint.runs, stint.pruner) == (3, [Path("/runs/1")], NoPruner())

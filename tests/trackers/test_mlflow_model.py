@@ -59,6 +59,8 @@ def logged(folder: Path) -> Logged:
     """One run, fed to MLflow by a real feeder process."""
     tracking = [{"type": "mlflow", "registered_model_name": "customers"}]
     settings = config(folder / "customers.csv", "lightgbm", tracking=tracking)
+    # The first evaluation is the `best`, so that the model is not that of the last step.
+    settings["checkpoint"] = {"metric": "val_loss", "mode": "max"}
     run = trainwright.train(settings, runs_dir=folder / "runs")
     (report,) = trainwright.sync(run)  # nothing is left, unless the machine was slow
     assert (report.pending, report.error) == (0, "")
@@ -85,6 +87,27 @@ def test_the_run_has_its_model_once_and_a_version_is_registered(logged: Logged) 
     assert (version.run_id, version.tags["trainwright.model_id"]) == (run.info.run_id, output.model_id)
     loaded = mlflow.MlflowClient(logged.client.tracking_uri).get_model_version("customers", "1")
     assert loaded.source == f"models:/{output.model_id}"
+
+
+@pytest.mark.slow
+def test_the_model_has_the_metrics_of_its_own_step(logged: Logged) -> None:
+    """The best model's, where training went on after it; the run's points are as they were."""
+    best, metrics = logged.run.result["best"], logged.run.metrics
+    assert best["step"] < logged.run.result["steps"], "else this shows nothing"
+    (output,) = logged.mlflow_run.outputs.model_outputs
+    assert output.step == best["step"]
+    model = logged.client.get_logged_model(output.model_id)
+    held = {one.key: (one.value, one.step) for one in model.metrics}
+    assert held["val_loss"] == (pytest.approx(metrics["val_loss"]), best["step"])
+    assert held["test_loss"][0] == pytest.approx(metrics["test_loss"])
+    assert {one for one in held if one.startswith("val_")} == {
+        one for one in metrics if one.startswith("val_")
+    }
+    (version,) = logged.client.search_model_versions("name = 'customers'")
+    assert version.model_id in (None, output.model_id)
+    history = logged.client.get_metric_history(logged.mlflow_run.info.run_id, "val_loss")
+    assert len({one.step for one in history}) == len(history)
+    assert logged.mlflow_run.data.metrics["val_loss"] == history[-1].value
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from trainwright.api.configs import check, init, schema
     from trainwright.api.differences import why
     from trainwright.api.forking import fork
-    from trainwright.api.housekeeping import clean, get, list_runs, summaries, sync
+    from trainwright.api.housekeeping import clean, delete, get, list_runs, summaries, sync
     from trainwright.api.results import (
         compare,
         evaluate,
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     )
     from trainwright.api.training import reproduce, resume, stop, train
     from trainwright.api.working import create, work
+    from trainwright.errors import Interrupted
     from trainwright.runs.run import Run
 
 __all__ = [
+    "Interrupted",
     "Run",
     "benchmark",
     "check",
@@ -42,6 +44,7 @@ __all__ = [
     "compare",
     "create",
     "cross_validate",
+    "delete",
     "evaluate",
     "explain",
     "export",
@@ -75,7 +78,7 @@ _VERBS = {
     "configs": ("check", "init", "schema"),
     "differences": ("why",),
     "forking": ("fork",),
-    "housekeeping": ("clean", "get", "list_runs", "summaries", "sync"),
+    "housekeeping": ("clean", "delete", "get", "list_runs", "summaries", "sync"),
     "results": (
         "compare",
         "evaluate",
@@ -110,6 +113,10 @@ def __getattr__(name: str) -> Any:
         from trainwright.runs.run import Run
 
         return Run
+    if name == "Interrupted":
+        from trainwright.errors import Interrupted
+
+        return Interrupted
     module = next((module for module, verbs in _VERBS.items() if name in verbs), None)
     if module is None:
         raise AttributeError(f"module 'trainwright.api' has no attribute {name!r}")

@@ -83,7 +83,7 @@ def columns(resolved: Resolved) -> Mapping[str, ColumnKind]:
     """
     from trainwright import plugins
     from trainwright.datasets.tables import checks
-    from trainwright.datasets.tables.kinds import infer, infer_target
+    from trainwright.datasets.tables.kinds import infer, infer_target, kept_columns
 
     config = resolved.config.data
     if config is None:
@@ -92,7 +92,8 @@ def columns(resolved: Resolved) -> Mapping[str, ColumnKind]:
     if not hasattr(cls, "sample"):
         return {}
     table = cls(config, cls.Params(**config.params)).sample()
-    kinds = infer(table, checks.feature_columns(table, config), config).kinds
+    keep = kept_columns(is_own=":" in resolved.config.model.type, given=False)
+    kinds = infer(table, checks.feature_columns(table, config), config, keep=keep).kinds
     for name in config.targets:
         kinds = {**kinds, name: infer_target(table, config.model_copy(update={"target": name}))}
     return kinds

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainwright.api.progress import study_unless_interrupted, watched
 from trainwright.records.listing import local_runs_folder
 from trainwright.runs.lookup import RunName, find
 
@@ -23,6 +24,7 @@ def why(
     resume: bool = False,
     watch: TrialWatcher | None = None,
     trust: bool = False,
+    quiet: bool = False,
 ) -> Why:
     """Find which of the differences of two runs moved a metric, by making them one by one and in groups.
 
@@ -39,11 +41,13 @@ def why(
         resume: Continue the newest study of the same two runs and metric; it may train more runs now.
         watch: Called with a mapping (`changes`, `seed`, `run_id`, the metric) after each measurement.
         trust: As in `load`.
+        quiet: Print no line for each measurement; with `watch`, none is printed, either.
 
     Returns:
         The study; `answer` is a sentence, `moved_by` names the changes, and `shares` has their shares.
 
     Raises:
+        Interrupted: Ctrl-C has ended the study, which can be resumed; it is a `KeyboardInterrupt`.
         RunNotFoundError: There is no such run.
         InputError: A run is not completed, was given objects, or starts from another run; or the two have no
             metric in common.
@@ -55,5 +59,6 @@ def why(
 
     folder = local_runs_folder(runs_dir, "studies")
     before, after = find(first, folder), find(second, folder)
-    study = StudyRequest(before.path.parent.parent, resume, watch=watch or ignore_trials)
-    return run_study(before, after, WhyRequest(study, metric, max_runs, trust))
+    watch = watched(watch, quiet=quiet) or ignore_trials
+    study = StudyRequest(before.path.parent.parent, resume, watch=watch)
+    return study_unless_interrupted(run_study(before, after, WhyRequest(study, metric, max_runs, trust)))

@@ -51,13 +51,14 @@ def study_document(study: StudyView) -> dict[str, Any]:
 
 
 def run_details(run: Run, manifest: Manifest | None, problems: Sequence[str]) -> dict[str, Any]:
-    """Return all that is known of a run: its document, inputs, decisions, parent, URL and problems.
+    """Return all that is known of a run: its document, inputs, decisions, parent, URL, sizes and problems.
 
     Args:
         run: The run.
         manifest: Its manifest; None before it is written.
         problems: A line for each file that is damaged.
     """
+    from trainwright.storage.sizes import sizes_of
     from trainwright.storage.urls import run_url
 
     return run_document(run) | {
@@ -65,6 +66,7 @@ def run_details(run: Run, manifest: Manifest | None, problems: Sequence[str]) ->
         "decisions": run.decisions,
         "parent": run.parent,
         "url": run_url(run.path),
+        "bytes": sizes_of(run.path),
         "problems": list(problems),
     }
 

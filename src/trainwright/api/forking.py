@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwright.api.progress import shown, unless_interrupted
 from trainwright.config import Overrides, Resolved
 from trainwright.errors import InputError, RunNotFoundError
 from trainwright.integrations.foreign import refuse_foreign_run
@@ -52,6 +53,7 @@ def fork(
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
     verdict: VerdictFunction | None = None,
+    quiet: bool = False,
 ) -> Run:
     """Train a new run that begins with the state of another one, which stays as it is.
 
@@ -73,6 +75,7 @@ def fork(
         callbacks: Observers of the run.
         trust: Import all that the run's config names; each import is announced in the log.
         verdict: Judges the run after each evaluation, as in `train`.
+        quiet: Show no progress.
 
     Raises:
         RunNotFoundError: There is no such run.
@@ -80,10 +83,13 @@ def fork(
         ChangedInputsError: The data have changed; `allow_change` accepts that.
         TrainingError: The training failed; `resume` continues from the last commit.
         CheckpointError: A checkpoint cannot be read or written.
+        Interrupted: Ctrl-C has ended the run, after a commit; it is a `KeyboardInterrupt`.
         Stopped: A signal came before the first step.
     """
-    training = Training(model, data, callbacks, allow_change, trust, verdict)
-    return train_child(_with_step(find(run, runs_dir, has_model), step), overrides, training, "fork", step)
+    parent = _with_step(find(run, runs_dir, has_model), step)
+    with shown(callbacks, quiet=quiet) as observers:
+        training = Training(model, data, observers, allow_change, trust, verdict)
+        return unless_interrupted(train_child(parent, overrides, training, "fork", step))
 
 
 def _with_step(run: RunDir, step: int | None) -> RunDir:
@@ -155,6 +161,7 @@ def train_child(
     from trainwright.runs.attempt import run_attempt
     from trainwright.runs.children.config import child_config, child_placement
     from trainwright.runs.children.create import ChildRequest, create_child
+    from trainwright.runs.predictor import fill_object
     from trainwright.runs.request import Request
 
     check_verdict(training.verdict)
@@ -185,4 +192,6 @@ def train_child(
                 verdict=training.verdict,
             )
         )
-    return Run.trained(child, result)
+        made = Run.trained(child, result)
+        fill_object(RunDir(made.path), training.model)
+    return made

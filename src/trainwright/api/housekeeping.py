@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwright.errors import CheckpointError
+from trainwright.errors import CheckpointError, InputError
 from trainwright.records.listing import all_runs, runs_folder
-from trainwright.runs.cleanup import delete_run, is_unwanted
 from trainwright.runs.run import Run
 
 if TYPE_CHECKING:
+    from trainwright.runs.deletion import Deletable
     from trainwright.runs.lookup import RunName
 
 log = logging.getLogger("trainwright")
@@ -34,6 +34,7 @@ def summaries(
 ) -> list[dict[str, Any]]:
     """Return the result, path and status of each run, newest first, with its model, data and duration.
 
+    `study` is the id of the study that made a run, or None, and `label` what the study calls it.
     Thousands of runs take a fraction of a second.
 
     Args:
@@ -47,9 +48,11 @@ def summaries(
         InputError: `where` cannot be read, or it or `sort` names what no run has.
     """
     from trainwright.records.queries import chosen, ordered
+    from trainwright.records.study_list import listed_studies, with_studies
     from trainwright.storage.index import summaries as read_summaries
 
-    runs = read_summaries(runs_folder(runs_dir), experiment)
+    folder = runs_folder(runs_dir)
+    runs = with_studies(read_summaries(folder, experiment), listed_studies(folder, experiment))
     if gpu_price is not None:
         runs = [
             run | ({"cost": run["gpu_hours"] * gpu_price} if run.get("gpu_hours") else {}) for run in runs
@@ -70,27 +73,82 @@ def get(run: RunName, *, runs_dir: Path | str | None = None) -> Run:
 
 
 def clean(
-    runs_dir: Path | str | None = None, *, statuses: Sequence[str] | None = None, dry_run: bool = True
+    runs_dir: Path | str | None = None,
+    *,
+    statuses: Sequence[str] | None = None,
+    older_than: float | None = None,
+    experiment: str | None = None,
+    keep_best: int | None = None,
+    dry_run: bool = True,
 ) -> list[Run]:
     """Delete runs, and return them; with `dry_run`, only return them.
 
-    A running run is never touched, and one that is damaged or cannot be deleted is skipped with a warning.
+    A running run is never touched. One that is damaged, that trackers lack values of, or that cannot be
+    deleted is skipped with a warning. What a kill has left of an earlier deletion is deleted, too.
 
     Args:
         runs_dir: The folder of the runs.
         statuses: Delete the runs with one of these statuses, with or without checkpoints. Default: `crashed`
             and `failed` runs without a checkpoint. A run that is only `created` may wait for a worker.
+        older_than: Delete the runs, and the studies with all their runs, that have ended and did nothing for
+            so many seconds.
+        experiment: Only the runs of this experiment.
+        keep_best: Of the runs and studies of each experiment, keep so many, by the metric of their best
+            models, and delete those that are worse.
         dry_run: Delete nothing.
+
+    Raises:
+        InputError: `older_than` or `keep_best` is negative.
     """
-    chosen = []
-    for run in all_runs(runs_folder(runs_dir)):
-        try:
-            attempt = run.next_attempt()
-            if is_unwanted(run, statuses) and (dry_run or delete_run(run, attempt)):
-                chosen.append(Run(run))
-        except (CheckpointError, OSError, ValueError) as error:
-            log.warning("run %s is skipped: %s", run.id, error)
-    return chosen
+    from trainwright.runs.cleaning import Criteria, cleanable
+
+    found = cleanable(runs_folder(runs_dir), Criteria(statuses, older_than, experiment, keep_best))
+    return [Run(run) for one in found if dry_run or is_gone(one) for run in one.runs]
+
+
+def delete(
+    *runs: RunName, runs_dir: Path | str | None = None, force: bool = False, dry_run: bool = False
+) -> list[Path]:
+    """Delete runs, and studies with the runs that were made for them.
+
+    Args:
+        *runs: Runs, or names of runs and studies.
+        runs_dir: The folder of the runs.
+        force: Delete also runs of a study alone, and what trackers lack values of.
+        dry_run: Delete nothing.
+
+    Returns:
+        The folders of the runs and studies that were deleted.
+
+    Raises:
+        RunNotFoundError: There is no such run or study.
+        RunLockedError: One is running.
+        InputError: One is not in the folder of the runs, belongs to a study, or trackers lack values of it.
+    """
+    chosen = to_delete(runs, runs_dir, force=force)
+    return [one.folder.path for one in chosen if dry_run or is_gone(one)]
+
+
+def to_delete(
+    runs: Sequence[RunName], runs_dir: Path | str | None = None, *, force: bool = False
+) -> list[Deletable]:
+    """Return what `delete` deletes."""
+    from trainwright.runs.deletion import named
+    from trainwright.runs.lookup import find
+
+    names = [str(run.path) if isinstance(run, Run) else str(run) for run in runs]
+    return named(names, runs_folder(runs_dir), lambda name: find(name, runs_dir), force=force)
+
+
+def is_gone(one: Deletable) -> bool:
+    """Delete a run or study; return whether that was done."""
+    from trainwright.runs.deletion import delete as delete_now
+
+    try:
+        return delete_now(one)
+    except (CheckpointError, OSError, InputError) as error:
+        log.warning("%s is not deleted: %s", one.folder.id, error)
+        return False
 
 
 def sync(run: RunName, *, runs_dir: Path | str | None = None, trust: bool = False) -> Any:

@@ -188,7 +188,8 @@ def predict(
         run: A run, a path, an id, a unique prefix, or `last`.
         data: The file, or its URL.
         keep: Columns of the file to carry over.
-        threshold: Predict the second of two classes, or a label, where its probability is at least this.
+        threshold: Predict the positive one of two classes, or a label, where its probability is at
+            least this.
         proba: Whether to return the probabilities of classes and labels, too. Default: if there are any.
         interval: Add the ends of prediction intervals of this level, such as 0.9: `lower` and `upper`. They
             are calibrated on the run's validation rows, which are read for that.

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwright.config import Config, Overrides
+from trainwright.api.progress import study_unless_interrupted, watched
+from trainwright.config import Config, Overrides, load
 from trainwright.config.overrides import with_settings
-from trainwright.errors import InputError
+from trainwright.errors import ConfigError, InputError
 from trainwright.records.listing import local_runs_folder
-from trainwright.runs.workdir import working_in
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.workdir import code_beside, working_in
 
 if TYPE_CHECKING:
     from trainwright.callbacks.base import Callback
@@ -33,6 +37,7 @@ def cross_validate(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
+    quiet: bool = False,
 ) -> CrossValidation:
     """Train one run for each fold of the rows, and test it on that fold.
 
@@ -54,19 +59,21 @@ def cross_validate(
         data: All rows as one pair (X, y) or one data frame, instead of `data`.
         callbacks: Observers of each run.
         watch: Called with a mapping (`fold`, `run_id`, `status`, test metrics) when a run has ended.
+        quiet: Print no line for each run that has ended; with `watch`, none is printed, either.
 
     Returns:
         The study; its `status` says whether a signal ended it.
 
     Raises:
+        Interrupted: Ctrl-C has ended the study, which can be resumed; it is a `KeyboardInterrupt`.
         InputError: Config or data are wrong, or cannot be cut into that many folds.
         TrainingError: The training of a fold failed; `resume` continues from there.
     """
     from trainwright.studies.cross_validation import cross_validate as run_study
 
-    with working_in(Path.cwd()):
-        request = _study_request(runs_dir, resume, reuse, data, callbacks, watch)
-        return run_study(config, overrides, request, folds)
+    with _working_in(config, overrides, data):
+        request = _study_request(runs_dir, resume, reuse, data, callbacks, watched(watch, quiet=quiet))
+        return study_unless_interrupted(run_study(config, overrides, request, folds))
 
 
 def benchmark(
@@ -83,6 +90,7 @@ def benchmark(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
+    quiet: bool = False,
 ) -> Benchmark:
     """Train several models on the same rows, and rank them: metric, significance, time, size and latency.
 
@@ -104,6 +112,7 @@ def benchmark(
         callbacks: Observers of each run.
         watch: Called with a mapping (`model`, `fold`, `run_id`, `status`, test metrics or `error`) when a run
             has ended.
+        quiet: Print no line for each run that has ended; with `watch`, none is printed, either.
 
     Returns:
         The study; `failed` names the models that could not be trained. A model that fails does not stop the
@@ -111,14 +120,15 @@ def benchmark(
 
     Raises:
         InputError: Config, models or data are wrong; nothing was trained.
+        Interrupted: Ctrl-C has ended the study, as in `cross_validate`.
     """
     from trainwright.studies.benchmark import ModelSelection
     from trainwright.studies.benchmark import benchmark as run_study
 
     selection = ModelSelection(models, params or {}, folds, metric)
-    with working_in(Path.cwd()):
-        request = _study_request(runs_dir, resume, reuse, data, callbacks, watch)
-        return run_study(config, overrides, request, selection)
+    with _working_in(config, overrides, data):
+        request = _study_request(runs_dir, resume, reuse, data, callbacks, watched(watch, quiet=quiet))
+        return study_unless_interrupted(run_study(config, overrides, request, selection))
 
 
 def tune(
@@ -132,6 +142,7 @@ def tune(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
+    quiet: bool = False,
     **tuning: Any,
 ) -> Tuning:
     """Search for the best values of a config's keys, as its `tuning` section says; each trial is a run.
@@ -157,6 +168,7 @@ def tune(
         callbacks: Observers of each run; `tuning.parallel` must be 1.
         watch: Called with a mapping when a trial has ended: its `trial`, `run_id`, `status` and metric; and
             the `best`, `done`, `running`, `pruned`, `failed` and `time_left` of the search.
+        quiet: Print no line for each run that has ended; with `watch`, none is printed, either.
         **tuning: Other keys of `tuning`, such as `trials=50`; Optuna's `n_trials` is another name of it.
 
     Returns:
@@ -164,6 +176,7 @@ def tune(
 
     Raises:
         InputError: Config, space or data are wrong; nothing was trained.
+        Interrupted: Ctrl-C has ended the study, as in `cross_validate`.
         TrainingError: The first three trials have all failed.
     """
     from trainwright.studies.study import find_study
@@ -174,16 +187,16 @@ def tune(
     given |= {} if space is None else {"tuning.space": space}
     if given:
         overrides = with_settings(overrides or {}, given)
-    with working_in(Path.cwd()):
-        request = _study_request(runs_dir, resume, False, data, callbacks, watch)
+    with _working_in(config, overrides, data):
+        request = _study_request(runs_dir, resume, False, data, callbacks, watched(watch, quiet=quiet))
         if callable(config):
             if start_from is not None:
                 raise InputError(
                     "start_from: a study of a Python function cannot start from another study; leave it out"
                 )
-            return tune_function(config, overrides, request)
+            return study_unless_interrupted(tune_function(config, overrides, request))
         earlier = None if start_from is None else find_study(str(start_from), request.runs_dir)
-        return run_study(config, overrides, request, earlier)
+        return study_unless_interrupted(run_study(config, overrides, request, earlier))
 
 
 def suggest_tuning(config: Config, overrides: Overrides = ()) -> str:
@@ -195,7 +208,7 @@ def suggest_tuning(config: Config, overrides: Overrides = ()) -> str:
     """
     from trainwright.studies.tuning.space_advice import suggest
 
-    with working_in(Path.cwd()):
+    with _working_in(config, overrides, None):
         return suggest(config, overrides)
 
 
@@ -209,6 +222,7 @@ def resume_study(
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
     trust: bool = False,
+    quiet: bool = False,
 ) -> Tuning:
     """Continue a search by its name, maybe for more trials or minutes: `{"tuning.trials": 100}`.
 
@@ -224,23 +238,32 @@ def resume_study(
         callbacks: Observers of each run; `tuning.parallel` must be 1.
         watch: As for `tune`.
         trust: Import the code that the study's config names.
+        quiet: As for `tune`.
 
     Raises:
         RunNotFoundError: There is no such study.
         ChangedInputsError: Data or code have changed; `allow_change` accepts and records that.
         InputError: It is not a search, an override changes another key, or its config names code.
         RunLockedError: Another process works on it.
+        Interrupted: Ctrl-C has ended the study, as in `cross_validate`.
     """
     from trainwright.studies.tuning.resume import resume_study as resume
 
     chosen = _study(study, runs_dir)
-    request = _study_request(chosen.path.parent.parent, False, False, data, callbacks, watch)
+    request = _study_request(
+        chosen.path.parent.parent, False, False, data, callbacks, watched(watch, quiet=quiet)
+    )
     request = replace(request, allow_change=allow_change)
-    return resume(chosen, overrides, request, trust=trust)
+    return study_unless_interrupted(resume(chosen, overrides, request, trust=trust))
 
 
 def work_study(
-    study: str, *, runs_dir: Path | str | None = None, watch: TrialWatcher | None = None, trust: bool = False
+    study: str,
+    *,
+    runs_dir: Path | str | None = None,
+    watch: TrialWatcher | None = None,
+    trust: bool = False,
+    quiet: bool = False,
 ) -> Tuning:
     """Train trials of a search together with other processes, until the search has ended.
 
@@ -253,6 +276,7 @@ def work_study(
         runs_dir: The folder of the runs.
         watch: As for `tune`; called while this process leads.
         trust: Import the code that the study's config names.
+        quiet: As for `tune`.
 
     Returns:
         The study. One that is completed is left as it is.
@@ -267,9 +291,8 @@ def work_study(
     from trainwright.studies.tuning.resume import work_on
 
     chosen = _study(study, runs_dir)
-    return work_on(
-        chosen, _study_request(chosen.path.parent.parent, False, False, None, (), watch), trust=trust
-    )
+    request = _study_request(chosen.path.parent.parent, False, False, None, (), watched(watch, quiet=quiet))
+    return study_unless_interrupted(work_on(chosen, request, trust=trust))
 
 
 def reproduce_study(
@@ -280,6 +303,7 @@ def reproduce_study(
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
     trust: bool = False,
+    quiet: bool = False,
 ) -> StudyReproduction:
     """Make all trials of a completed search again, as a new study, and compare the two trial by trial.
 
@@ -290,6 +314,7 @@ def reproduce_study(
         callbacks: Observers of each run; `tuning.parallel` must be 1.
         watch: As for `tune`.
         trust: Import the code that the study's config names.
+        quiet: As for `tune`.
 
     Returns:
         The verdict and, where the studies differ, the first trial that does.
@@ -302,8 +327,20 @@ def reproduce_study(
     from trainwright.studies.tuning.reproduce import reproduce_study as reproduce
 
     chosen = _study(study, runs_dir)
+    watch = watched(watch, quiet=quiet)
     request = _study_request(chosen.path.parent.parent, False, False, data, callbacks, watch)
     return reproduce(chosen, request, trust=trust)
+
+
+def _working_in(
+    config: Config | Callable[[Any], Any], overrides: Overrides, data: Any
+) -> AbstractContextManager[None]:
+    """Work in the current folder, and import code from it, and from beside the config."""
+    beside: Sequence[Path] = ()
+    if isinstance(config, str | PathLike):
+        with suppress(ConfigError):  # it is reported where the study reads it
+            beside = code_beside(load(config, overrides, Catalog(), objects=data is not None))
+    return working_in(Path.cwd(), [Path.cwd(), *beside])
 
 
 def _study(name: str, runs_dir: Path | str | None) -> Study:

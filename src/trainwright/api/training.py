@@ -6,12 +6,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainwright.api.forking import Training, is_longer, train_child
+from trainwright.api.progress import shown, unless_interrupted
 from trainwright.config import Config, Overrides, Resolved
 from trainwright.config import load as load_resolved
-from trainwright.errors import InputError, TrainingError
+from trainwright.config.overrides import with_settings
+from trainwright.errors import InputError, LoaderBatchSizeError, TrainingError
 from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.records.decision import journalled_decisions
 from trainwright.records.listing import runs_folder
@@ -19,13 +21,14 @@ from trainwright.records.manifest import Parent
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.data.bundles import make_bundle, make_objects
+from trainwright.runs.frameworks import copied_model
 from trainwright.runs.lookup import RunName, find, find_unfinished, placement_of_overrides, warn_of_unused
 from trainwright.runs.objects import Objects, name_batch_size, name_model, require_data, require_objects
 from trainwright.runs.processes.placement import resumed_config
 from trainwright.runs.run import Run
 from trainwright.runs.run_config import usable_config
 from trainwright.runs.trust import of_own_config
-from trainwright.runs.workdir import reading, working_directory, working_in
+from trainwright.runs.workdir import code_beside, creation_of, reading, working_directory, working_in
 from trainwright.storage.seals import problems
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ def train(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     verdict: VerdictFunction | None = None,
+    quiet: bool = False,
 ) -> Run:
     """Train one run, from config to report.
 
@@ -61,8 +65,10 @@ def train(
             without training: the same computation, data, code, initial weights and numeric environment, and a
             tier better than `statistical`. Damaged runs are passed over. Settings that change only the record
             are not used, and a warning names them. It is tried before `resume`.
-        model: A model object, used instead of `model.type`; the run can then be reproduced only with that
-            object. Or the name of a model, a class or a function.
+        model: A model object, used instead of `model.type`, or the name of a model, a class or a function.
+            An object is trained itself: a network from the weights that it has, an estimator as if `fit` were
+            called. Afterwards it holds the weights that the metrics of the run are of: those of the best
+            model where there is one, else the last. The run can be reproduced only with such an object.
         data: (train, val) or (train, val, test), each an (X, y) pair or a map-style dataset; or all rows as
             one pair or data frame. They replace the source that the section `data` names; its other settings
             (target, split ...) apply to them.
@@ -70,6 +76,7 @@ def train(
         verdict: Judges the run after each evaluation of the validation split: it is called with the step and
             the metrics, and returns `"keep"`; or `"prune"` to end the run as `pruned`; or `"pause"` to commit
             the run, which `resume` continues.
+        quiet: Show no progress. Otherwise it is a bar on a terminal and in a notebook, and lines elsewhere.
 
     Raises:
         InputError: Config, data or model are wrong. A run that fails before its journal is opened is removed.
@@ -77,44 +84,71 @@ def train(
         ChangedInputsError: With `resume`: data or code have changed.
         TrainingError: The training failed; `resume` continues from the last commit.
         CheckpointError: A checkpoint cannot be written, or the best model is damaged.
+        Interrupted: Ctrl-C has ended the run, after a commit; it is a `KeyboardInterrupt`.
         Stopped: A signal came before the first step.
     """
     from trainwright.engine.outside import check_verdict
+
+    check_verdict(verdict)
+    with shown(callbacks, quiet=quiet) as observers:
+        terms, given = _Terms(runs_dir, resume, reuse), Training(model, data, observers, verdict=verdict)
+        try:
+            return unless_interrupted(_train(config, overrides, terms, given))
+        except LoaderBatchSizeError as error:  # only the function that the config names could tell
+            size = error.batch_size
+        log.info("training.batch_size: %d, as of the data loader", size)
+        sized = with_settings(overrides, {"training.batch_size": size})
+        return unless_interrupted(_train(config, sized, terms, given))
+
+
+class _Terms(NamedTuple):
+    """The runs that `train` may return instead of a new one, and where all are."""
+
+    runs_dir: Path | str | None
+    resume: bool
+    reuse: bool
+
+
+def _train(config: Config, overrides: Overrides, terms: _Terms, given: Training) -> Run:
+    """Find a run, or train a new one; see `train`."""
     from trainwright.runs.attempt import run_attempt
+    from trainwright.runs.predictor import fill_object
     from trainwright.runs.processes.ranks import follow, is_restarted
     from trainwright.runs.request import Request
     from trainwright.runs.reuse import CompletedRuns
 
-    check_verdict(verdict)
+    model, data = given.model, given.data
     if model is not None:
         config, overrides, model = name_model(config, overrides, model)
     resolved = load_resolved(config, overrides, Catalog(), objects=data is not None)
     if data is not None and (sized := name_batch_size(resolved, overrides, data)) is not None:
         resolved = load_resolved(config, sized, Catalog(), objects=True)
     log_notes(resolved)
-    folder = runs_folder(runs_dir)
+    folder = runs_folder(terms.runs_dir)
     if data is None:
         require_data(resolved, config)
-    with working_in(Path.cwd()):
-        objects = make_objects(resolved, model, data, callbacks)
+    with working_in(Path.cwd(), [Path.cwd(), *code_beside(resolved)]):
+        objects = make_objects(resolved, model, data, given.callbacks)
         if (followed := follow(resolved.config, objects, run_attempt)) is not None:
+            fill_object(followed, model)
             return Run(followed)
-        if reuse:
+        if terms.reuse:
             # Asked for, so that it is said where only warnings are.
             completed = CompletedRuns(folder, resolved.config.experiment.name, logging.WARNING)
             if (known := completed.find(resolved, objects)) is not None:
+                fill_object(known, model)
                 return Run(known)
-        if (resume or is_restarted()) and (found := find_unfinished(resolved, folder)):
-            _resume_for(found, resolved, objects, data, verdict)
+        if (terms.resume or is_restarted()) and (found := find_unfinished(resolved, folder)):
+            _resume_for(found, resolved, objects, data, given.verdict)
+            fill_object(found, model)
             return Run(found)
         experiment = resolved.config.experiment.name
-        if resume:
+        if terms.resume:
             log.info("no unfinished run of this computation in %s/%s: a new one begins", folder, experiment)
-        run = RunDir.create(
-            folder, experiment, resolved.dump(), settings=resolved.settings, data_paths=resolved.data_paths()
-        )
-        result = run_attempt(Request(resolved, run, objects, verdict=verdict))
-    return Run.trained(run, result)
+        run = RunDir.create(folder, experiment, resolved.dump(), created=creation_of(resolved))
+        made = Run.trained(run, run_attempt(Request(resolved, run, objects, verdict=given.verdict)))
+        fill_object(RunDir(made.path), model)
+    return made
 
 
 def _resume_for(
@@ -156,6 +190,7 @@ def resume(
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
     verdict: VerdictFunction | None = None,
+    quiet: bool = False,
 ) -> Run:
     """Continue a run from its newest valid checkpoint, to the bits of the run that was never interrupted.
 
@@ -186,6 +221,7 @@ def resume(
         trust: Import all that the run's config names; each import is announced in the log.
         verdict: Judges the run after each evaluation, as in `train`; evaluations that were judged in an
             earlier attempt are not judged again.
+        quiet: Show no progress.
 
     Raises:
         InputError: An object is missing, or the run names code that is not imported.
@@ -195,18 +231,28 @@ def resume(
         TrainingError: The training failed; another `resume` continues from the last commit.
         CheckpointError: A checkpoint cannot be written or restored, or the best model is damaged, or the
             result of a completed run is damaged or missing.
+        Interrupted: Ctrl-C has ended the run, after a commit; it is a `KeyboardInterrupt`.
         Stopped: A signal came before the first step.
     """
     from trainwright.engine.outside import check_verdict
-    from trainwright.runs.attempt import run_attempt
-    from trainwright.runs.processes.ranks import follow
-    from trainwright.runs.request import Request
 
     check_verdict(verdict)
     found = find(run, runs_dir)
-    if is_longer(found, overrides):
-        training = Training(model, data, callbacks, allow_change, trust, verdict)
-        return train_child(found, overrides, training, "continue")
+    with shown(callbacks, quiet=quiet) as observers:
+        training = Training(model, data, observers, allow_change, trust, verdict)
+        if is_longer(found, overrides):
+            return unless_interrupted(train_child(found, overrides, training, "continue"))
+        return unless_interrupted(_resume(found, overrides, training))
+
+
+def _resume(found: RunDir, overrides: Overrides, given: Training) -> Run:
+    """Continue a run, unless it is completed; see `resume`."""
+    from trainwright.runs.attempt import run_attempt
+    from trainwright.runs.predictor import fill_object
+    from trainwright.runs.processes.ranks import follow
+    from trainwright.runs.request import Request
+
+    allow_change = given.allow_change
     if found.status() == "completed":
         found.require_result()
         for problem in problems(found):
@@ -219,12 +265,14 @@ def resume(
         )
         return Run(found)
     refuse_foreign_run(found, "resume")
-    with reading(found, working_directory(found), resume=True, allow_change=allow_change, trust=trust):
+    with reading(found, working_directory(found), resume=True, allow_change=allow_change, trust=given.trust):
         resolved = usable_config(found)
         placement = placement_of_overrides(found, resolved, overrides)
-        require_objects(found, "resume", model=model, data=data)
-        objects = make_objects(resumed_config(found, resolved, placement), model, data, callbacks)
+        require_objects(found, "resume", model=given.model, data=given.data)
+        resumed = resumed_config(found, resolved, placement)
+        objects = make_objects(resumed, given.model, given.data, given.callbacks)
         if follow(resolved.config, objects, run_attempt) is not None:
+            fill_object(found, given.model)
             return Run(found)
         run_attempt(
             Request(
@@ -233,10 +281,11 @@ def resume(
                 objects,
                 placement=placement,
                 allow_change=allow_change,
-                verdict=verdict,
+                verdict=given.verdict,
                 keep=True,
             )
         )
+        fill_object(found, given.model)
     return Run(found)
 
 
@@ -271,6 +320,7 @@ def reproduce(
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
+    quiet: bool = False,
 ) -> Reproduction:
     """Train a completed, stopped or pruned run again, as a new run, and compare the two.
 
@@ -282,10 +332,11 @@ def reproduce(
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
         runs_dir: The folder of the runs.
-        model: The model object, if `train` was given one.
+        model: The model object, if `train` was given one; its weights do not matter, and stay as they are.
         data: The data objects, if `train` was given some.
         callbacks: Observers of the run.
         trust: Import all that the run's config names; each import is announced in the log.
+        quiet: Show no progress.
 
     Raises:
         RunNotFoundError: There is no such run.
@@ -317,14 +368,20 @@ def reproduce(
             original.experiment,
             resolved.dump(),
             lambda again: copy_origin(original, again),
-            created.settings if (created := original.creation()) else None,
-            resolved.data_paths(),
+            original.creation(),
         )
         decisions = journalled_decisions(original.journal).to_json()
-        parent = Parent(run_id=original.id, relation="reproduce", decisions=decisions)
-        objects = make_objects(resolved, model, data, callbacks)
+        before = original.require_manifest().parent
+        parent = Parent(
+            run_id=original.id,
+            relation="reproduce",
+            decisions=decisions,
+            untested=before is not None and before.untested,
+        )
         placement = original.require_manifest().placement | {"distributed.nnodes": 1}
-        result = run_attempt(Request(resolved, again, objects, parent, placement))
+        with shown(callbacks, quiet=quiet) as observers:
+            objects = make_objects(resolved, copied_model(model), data, observers)
+            result = run_attempt(Request(resolved, again, objects, parent, placement))
     if result.status in ("preempted", "interrupted"):
         raise Stopped(result.status)
     if result.status == "stopped" and result.steps != original.require_result().steps:

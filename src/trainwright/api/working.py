@@ -19,6 +19,7 @@ from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import require_data
 from trainwright.runs.processes.isolation import as_fresh_process
 from trainwright.runs.run import Run
+from trainwright.runs.workdir import creation_of
 
 if TYPE_CHECKING:
     from trainwright.callbacks.base import Callback
@@ -45,9 +46,7 @@ def create(config: Config, overrides: Overrides = (), *, runs_dir: Path | str | 
     folder = runs_folder(runs_dir)
     require_data(resolved, config)
     experiment = resolved.config.experiment.name
-    run = RunDir.create(
-        folder, experiment, resolved.dump(), settings=resolved.settings, data_paths=resolved.data_paths()
-    )
+    run = RunDir.create(folder, experiment, resolved.dump(), created=creation_of(resolved))
     publish(run)
     return Run(run)
 
@@ -58,6 +57,7 @@ def work(
     runs_dir: Path | str | None = None,
     callbacks: Sequence[Callback] = (),
     trust: bool = False,
+    quiet: bool = False,
 ) -> Run:
     """Make one attempt of a run: its first one, or one that continues from the newest valid checkpoint.
 
@@ -77,6 +77,7 @@ def work(
         runs_dir: The folder of the runs, or the URL of a store.
         callbacks: Observers of the run.
         trust: Import all that the run's config names; each import is announced in the log.
+        quiet: Show no progress.
 
     Raises:
         InputError: The run's inputs are wrong, or need a fresh process. A run that `create` made stays.
@@ -85,6 +86,7 @@ def work(
         ChangedInputsError: Data or code have changed since the first attempt.
         TrainingError: The training failed; another attempt continues from the last commit.
         CheckpointError: A checkpoint cannot be written or restored, or the best model is damaged.
+        Interrupted: Ctrl-C has ended the run, after a commit; it is a `KeyboardInterrupt`.
         Stopped: A signal came before the first step.
     """
     chosen = find(run, runs_dir)
@@ -92,4 +94,4 @@ def work(
         log.info("run %s is %s: `trainwright resume` goes on with it", chosen.id, status)
         return Run(chosen)
     with as_fresh_process():
-        return resume(Run(chosen), callbacks=callbacks, trust=trust)
+        return resume(Run(chosen), callbacks=callbacks, trust=trust, quiet=quiet)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TextIO
@@ -27,6 +28,8 @@ from trainwright.redact import printable, redacted
 
 LINE_SECONDS = 1.0  # at most one line of training metrics, and one of an evaluation, in this time
 DRAW_SECONDS = 0.2  # at most one redrawing of the bar in this time: it costs about a millisecond
+NOTEBOOK_SECONDS = 0.5  # the same in a notebook, which sends each drawing to a browser
+_CELLS = 30  # of the bar in a notebook
 _FORMATS = {"epoch": ".2f", "samples_per_second": ".0f"}
 
 
@@ -36,21 +39,45 @@ class Progress(Callback):
     def __init__(self, stream: TextIO) -> None:
         self._shown_on = stream
 
-    def __reduce__(self) -> tuple[Callable[[int], Progress], tuple[int]]:
+    def __reduce__(self) -> tuple[Callable[[bool], Progress], tuple[bool]]:
         """Show the progress on the same stream where the main process of several trains."""
-        return _on_standard_stream, (self._shown_on.fileno(),)
+        return _on_standard_stream, (_is_stderr(self._shown_on),)
 
     def close(self) -> None:
         """Restore the terminal; may be called twice."""
 
 
 def progress(stream: TextIO) -> Progress:
-    """Return a bar if `stream` is a terminal, else plain lines."""
-    return RichProgress(stream) if stream.isatty() else PlainProgress(stream)
+    """Return a bar if `stream` is a terminal or the output of a notebook, else plain lines.
+
+    Only the main thread draws bars: those of several runs at once would overwrite each other.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return PlainProgress(stream)
+    if type(stream).__module__.partition(".")[0] == "ipykernel":
+        return NotebookProgress(stream)
+    return RichProgress(stream) if _is_terminal(stream) else PlainProgress(stream)
 
 
-def _on_standard_stream(number: int) -> Progress:
-    return progress(sys.stdout if number == 1 else sys.stderr)
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:  # it is closed
+        return False
+
+
+def _is_stderr(stream: TextIO) -> bool:
+    """Return whether a stream is the standard error; those of notebooks and tests may have no descriptor."""
+    if stream in (sys.stdout, sys.stderr):
+        return stream is sys.stderr
+    try:
+        return stream.fileno() == 2
+    except (AttributeError, OSError, ValueError):  # also of a closed one
+        return False
+
+
+def _on_standard_stream(is_stderr: bool) -> Progress:
+    return progress(sys.stderr if is_stderr else sys.stdout)
 
 
 def line(first: Mapping[str, Any], values: Mapping[str, Any]) -> str:
@@ -163,7 +190,53 @@ class PlainProgress(Progress):
         self._stream.flush()
 
 
-class RichProgress(Progress):
+class _Bar(Progress):
+    """The facts that bars show: the step, the loss, the speed and the time left."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._next = 0.0
+        self._step = 0
+        self._metrics: Mapping[str, float] = {}
+
+    def on_start(self, run: RunView) -> None:
+        """Show the start of the attempt."""
+        self._clock, self._step = _Clock(run), run.start_step
+
+    def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show training metrics."""
+        self._step, self._metrics = step, metrics
+        if time.monotonic() >= self._next:
+            self._draw()
+
+    def on_end(self, status: str, metrics: Mapping[str, float]) -> None:  # noqa: ARG002
+        """Show the end of the attempt."""
+        self._step = self._step if self.last_step is None else self.last_step
+        self._draw()
+        self.close()
+
+    def _draw(self) -> None:
+        """Draw the bar."""
+
+    def _facts(self) -> Iterator[str]:
+        if "train_loss" in self._metrics:
+            yield f"loss {number(self._metrics['train_loss'])}"
+        if "samples_per_second" in self._metrics:
+            yield f"{self._metrics['samples_per_second']:,.0f} samples/s"
+        yield f"{_hours(self._clock.seconds_left(self._step))} left"
+
+
+def _title(run: RunView) -> str:
+    how = f", attempt {run.attempt}, from step {run.start_step}" if run.attempt > 1 else ""
+    return printable(f"{run.experiment}: run {run.run_id}{how}")
+
+
+def _evaluated(step: int, metrics: Mapping[str, float]) -> str:
+    shown = (printable(f"{name} {number(value)}") for name, value in metrics.items())
+    return f"step {step}: " + "  ".join(shown)
+
+
+class RichProgress(_Bar):
     """A bar with loss, speed and time left; events above it, the last evaluation below it."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -185,32 +258,20 @@ class RichProgress(Progress):
             redirect_stdout=sys.stdout.isatty(),
             redirect_stderr=sys.stderr.isatty(),
         )
-        self._next = 0.0
-        self._step = 0
-        self._metrics: Mapping[str, float] = {}
 
     def on_start(self, run: RunView) -> None:
         """Show the start of the attempt."""
-        self._clock, self._step = _Clock(run), run.start_step
-        how = f", attempt {run.attempt}, from step {run.start_step}" if run.attempt > 1 else ""
-        self._console.print(printable(f"{run.experiment}: run {run.run_id}{how}"), style="bold", markup=False)
+        super().on_start(run)
+        self._console.print(_title(run), style="bold", markup=False)
         self._task = self._bar.add_task("", total=run.total_steps, completed=run.start_step, facts="")
         self._live.start()
         # A second Ctrl-C ends the process at once, with nobody left to restore the cursor.
         self._console.show_cursor(True)
         self._draw()
 
-    def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Show training metrics."""
-        self._step, self._metrics = step, metrics
-        if time.monotonic() >= self._next:
-            self._draw()
-
     def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show the metrics of an evaluation."""
-        self._step = step
-        shown = (printable(f"{name} {number(value)}") for name, value in metrics.items())
-        self._last.plain = f"step {step}: " + "  ".join(shown)
+        self._step, self._last.plain = step, _evaluated(step, metrics)
         self._draw()
 
     def on_event(self, step: int, name: str, detail: Mapping[str, Any]) -> None:
@@ -218,12 +279,6 @@ class RichProgress(Progress):
         facts = (number(value) if isinstance(value, float) else str(value) for value in detail.values())
         text = " ".join([f"step {step}: {name.replace('_', ' ')}", *facts])
         self._console.print(printable(text), markup=False)
-
-    def on_end(self, status: str, metrics: Mapping[str, float]) -> None:  # noqa: ARG002
-        """Show the end of the attempt."""
-        self._step = self._step if self.last_step is None else self.last_step
-        self._draw()
-        self.close()
 
     def close(self) -> None:
         """Stop drawing and restore the terminal."""
@@ -234,12 +289,47 @@ class RichProgress(Progress):
         self._live.refresh()
         self._next = time.monotonic() + DRAW_SECONDS
 
-    def _facts(self) -> Iterator[str]:
-        if "train_loss" in self._metrics:
-            yield f"loss {number(self._metrics['train_loss'])}"
-        if "samples_per_second" in self._metrics:
-            yield f"{self._metrics['samples_per_second']:,.0f} samples/s"
-        yield f"{_hours(self._clock.seconds_left(self._step))} left"
+
+class NotebookProgress(_Bar):
+    """A bar that is drawn again in its one line, for the output of a notebook's cell."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._stream = stream
+        self._last = ""
+        self._width = 0  # of what the line holds
+
+    def on_start(self, run: RunView) -> None:
+        """Show the start of the attempt."""
+        super().on_start(run)
+        self._total = run.total_steps
+        self._stream.write(_title(run) + "\n")
+        self._draw()
+
+    def on_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show the metrics of an evaluation; boosted trees have some hundreds a second."""
+        self._step, self._last = step, _evaluated(step, metrics)
+        if time.monotonic() >= self._next:
+            self._draw()
+
+    def close(self) -> None:
+        """End the line."""
+        if self._width:
+            self._stream.write("\n")
+            self._width = 0
+
+    def _draw(self) -> None:
+        done = _CELLS * self._step // max(1, self._total)
+        parts = [
+            "█" * done + "·" * (_CELLS - done),
+            f"{self._step}/{self._total}",
+            *self._facts(),
+            self._last,
+        ]
+        text = "  ".join(filter(None, parts))
+        self._stream.write("\r" + text.ljust(self._width))
+        self._stream.flush()
+        self._width, self._next = len(text), time.monotonic() + NOTEBOOK_SECONDS
 
 
 def _hours(seconds: float) -> str:

@@ -10,7 +10,7 @@ import click
 import trainwright
 from trainwright.api.documents import existing, study_document
 from trainwright.cli import options
-from trainwright.cli.output import show, table
+from trainwright.cli.output import made_by, show, table
 from trainwright.cli.studies import resume_command, watcher
 from trainwright.errors import InputError
 from trainwright.records.status import EXIT_CODES
@@ -52,7 +52,9 @@ def cross_validate(
     **options: Any,
 ) -> None:
     """Train one run per fold, and test it on that fold."""
-    study = trainwright.cross_validate(config, overrides, watch=watcher(quiet, as_json), **options)
+    study = made_by(
+        trainwright.cross_validate, config, overrides, watch=watcher(quiet, as_json), quiet=quiet, **options
+    )
     from trainwright.reports.studies import METRICS_HEAD, metric_rows
 
     rows = metric_rows(study.typed_result.metrics)
@@ -105,12 +107,14 @@ def benchmark(
     A model that fails becomes a row of the table and the others are trained; the exit code is 1 then.
     """
     names = [name.strip() for name in models.split(",") if name.strip()]
-    study = trainwright.benchmark(
+    study = made_by(
+        trainwright.benchmark,
         config,
         overrides,
         models=names,
         params=_params(params, names),
         watch=watcher(quiet, as_json),
+        quiet=quiet,
         **options,
     )
     from trainwright.reports.studies import BENCHMARK_HEAD, benchmark_rows

@@ -19,7 +19,7 @@ from trainwright.errors import ConfigError, InputError, TrainwrightError
 from trainwright.records.status import EXIT_CODES
 from trainwright.redact import printable, redacted
 
-_DELETES = "`trainwright runs show RUN`, and delete the folder that it names; or `trainwright runs clean`"
+_DELETES = "`trainwright runs delete RUN`, or `trainwright runs clean`"
 # What to write instead of commands of other tools: `RUN` and the like stand for the user's own.
 _OTHER_COMMANDS = {
     word: meant
@@ -69,6 +69,7 @@ _OTHER_SUBCOMMANDS = {
     "runs": {
         **dict.fromkeys(("ls", "ps"), "list"),
         **dict.fromkeys(("gc", "prune"), "clean"),
+        **dict.fromkeys(("rm", "remove"), "delete"),
         **dict.fromkeys(("status", "info", "log", "logs", "describe"), "show"),
         "diff": "compare",
     },

@@ -110,7 +110,7 @@ def evaluate(
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),
-    help="Predict the second of two classes, or a label, where its probability is at least this.  "
+    help="Predict the positive one of two classes, or a label, where its probability is at least this.  "
     "[default: the most probable class]",
 )
 @click.option(
@@ -314,14 +314,18 @@ def report(
     problems = [*files.problems, *files.history.problems]
     document = {
         "report": str(path),
-        "diagnosis": [one._asdict() for one in findings],
+        "intervals": files.evaluations.get(files.judged_split, {}).get("intervals") or {},
+        "diagnosis": [one.to_json() for one in findings],
         "problems": problems,
     }
     show(document, [str(path)], as_json)
     for problem in problems:
         log.warning("%s", problem)
     for one in [] if as_json else findings:
-        to_stderr(f"{one.title}\n  seen: {one.seen}\n  try:  {one.mend}")
+        lines = [one.title, f"  seen: {one.seen}"]
+        lines += [f"  try:  {line}" for line in one.mend.splitlines()]
+        lines += [f"  expect: {one.expected.words}"] if one.expected else []
+        to_stderr("\n".join(lines))
 
 
 def _refuse_output(output: Path, force: bool) -> None:

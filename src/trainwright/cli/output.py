@@ -7,11 +7,24 @@ Log lines (`trainwright: warning: ...`) and errors always go to stderr.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
+from trainwright.errors import Interrupted
 from trainwright.numerals import number
 from trainwright.redact import printable
+
+Params = ParamSpec("Params")
+Made = TypeVar("Made")
+
+
+def made_by(verb: Callable[Params, Made], *args: Params.args, **kwargs: Params.kwargs) -> Made:
+    """Return the run or the study of a verb, also where Ctrl-C has ended it: its status says so."""
+    try:
+        return verb(*args, **kwargs)
+    except Interrupted as interrupted:
+        made: Made = interrupted.run
+        return made
 
 
 def say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""`runs`: list, show, compare, sync and clean."""
+"""`runs`: list, show, compare, sync, clean and delete."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import click
 import trainwright
 from trainwright.api.documents import existing, run_details
 from trainwright.cli import options
+from trainwright.cli.cleaning import clean, delete
 from trainwright.cli.output import show, size, table
 from trainwright.numerals import number
 from trainwright.records.queries import FIELDS, check_names, values
-from trainwright.records.status import UNFINISHED
 
 if TYPE_CHECKING:
     from trainwright.evaluation.significance import Significance
@@ -32,11 +32,12 @@ _HASH = re.compile("[0-9a-f]{64}")
 
 @click.group()
 def runs() -> None:
-    """List, show, compare, sync and clean up runs."""
+    """List, show, compare, sync, clean up and delete runs."""
 
 
 @runs.command("list")
 @click.option("--experiment", metavar="NAME", help="Only the runs of this experiment.")
+@click.option("--all", "everything", is_flag=True, help="List the runs of studies, too, below their study.")
 @click.option("--tree", is_flag=True, help="List forks and repetitions below the run that they come from.")
 @click.option(
     "--filter",
@@ -60,9 +61,19 @@ def runs() -> None:
 @options.runs_dir
 @options.as_json
 def list_runs(
-    tree: bool, columns: str | None, as_json: bool, experiment: str | None, runs_dir: str | None, **how: Any
+    tree: bool,
+    everything: bool,
+    columns: str | None,
+    as_json: bool,
+    experiment: str | None,
+    runs_dir: str | None,
+    **how: Any,
 ) -> None:
-    """List the runs, newest first."""
+    """List the runs, newest first.
+
+    The runs of a search, cross-validation or benchmark are one line, that of their study; with --all, they
+    are below it. With --filter or --sort, each run has a line of its own.
+    """
     from trainwright.api import summaries
 
     if tree and how["sort"]:
@@ -76,14 +87,17 @@ def list_runs(
     if as_json:
         for document in documents:
             document["report"] = existing(Path(document["path"]) / "report.html")
-    names = _columns(documents, columns, tree=tree)
-    rows = (
-        [_list_cell(document, name, depth) for name in names]
-        for document, depth in zip(documents, depths, strict=True)
-    )
+    rows = [*zip(documents, depths, strict=True)]
+    if not (as_json or how["where"] or how["sort"]):
+        from trainwright.records.listing import runs_folder
+        from trainwright.records.study_list import grouped, listed_studies
+
+        rows = grouped(rows, listed_studies(runs_folder(runs_dir), experiment), everything=everything)
+    names = _columns([document for document, _ in rows], columns, tree=tree)
+    cells = ([_list_cell(document, name, depth) for name in names] for document, depth in rows)
     show(
         documents,
-        table(rows, [_HEADS.get(name, name) for name in names]) if documents else ["no runs"],
+        table(cells, [_HEADS.get(name, name) for name in names]) if documents else ["no runs"],
         as_json,
     )
 
@@ -110,7 +124,7 @@ def _list_cell(document: dict[str, Any], name: str, depth: int) -> Any:
         case "run":
             return "  " * depth + str(document["run_id"])
         case "result":
-            return _brief(document.get("metrics", {}))
+            return document.get("summary") or _brief(document.get("metrics", {}))
         case "origin":
             return _origin(document)
         case "duration" if document.get("duration") is not None:
@@ -156,9 +170,16 @@ def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
         *_lineage(RunDir(shown.path)),
         *_decisions(shown),
         *(_inputs(manifest) if manifest else ()),
+        ("size", _sizes(document["bytes"])),
         *((name, place) for name, place in places if place),
     ]
     show(document, table(rows), as_json)
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    """Return the size of a run's files in words, the largest kind first."""
+    kinds = sorted(((count, kind) for kind, count in sizes.items() if count), reverse=True)
+    return f"{size(sum(sizes.values()))}: {', '.join(f'{kind} {size(count)}' for count, kind in kinds)}"
 
 
 def _lineage(run: RunDir) -> Iterator[tuple[str, str]]:
@@ -348,38 +369,5 @@ def sync(ctx: click.Context, run: str, trust: bool, runs_dir: str | None, as_jso
     ctx.exit(1 if any(report.pending or report.error for report in reports) else 0)
 
 
-@runs.command()
-@click.option(
-    "--status",
-    "statuses",
-    multiple=True,
-    type=click.Choice([*UNFINISHED, "completed"]),
-    help="Delete runs of this status, with or without checkpoints; may be given several times.  "
-    "[default: crashed and failed runs without a checkpoint to resume from]",
-)
-@click.option("--yes", is_flag=True, help="Delete them; without this option they are only listed.")
-@options.runs_dir
-@options.as_json
-def clean(statuses: Sequence[str], yes: bool, runs_dir: str | None, as_json: bool) -> None:
-    """Delete runs without a result; without --yes, only list them."""
-    rows = [
-        (run, run.status, _bytes(run.path)) for run in trainwright.clean(runs_dir, statuses=statuses or None)
-    ]
-    if yes:
-        deleted = {run.path for run in trainwright.clean(runs_dir, statuses=statuses or None, dry_run=False)}
-        rows = [row for row in rows if row[0].path in deleted]
-    total = sum(count for *_, count in rows)
-    listed = [
-        {"run_id": run.id, "path": str(run.path), "status": status, "bytes": count}
-        for run, status, count in rows
-    ]
-    cells = [(run.id, run.experiment, status, size(count)) for run, status, count in rows]
-    lines = table(cells) if rows else []
-    verb = "deleted" if yes else "would delete"
-    count = "1 run" if len(rows) == 1 else f"{len(rows)} runs"
-    last = f"{verb} {count}, {size(total)}{'' if yes or not rows else '; add --yes to do it'}"
-    show({"deleted": yes, "bytes": total, "runs": listed}, [*lines, last], as_json)
-
-
-def _bytes(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+runs.add_command(clean)
+runs.add_command(delete)

@@ -13,9 +13,8 @@ import click
 
 import trainwright
 from trainwright.api.documents import existing, study_document
-from trainwright.callbacks.progress import line
 from trainwright.cli import options
-from trainwright.cli.output import show, table
+from trainwright.cli.output import made_by, show, table
 from trainwright.cli.proof import UNPROVEN, verdict_lines
 from trainwright.errors import CheckpointError, OtherFormatError
 from trainwright.numerals import number
@@ -121,13 +120,15 @@ def resume_study(
     as_json: bool,
 ) -> NoReturn:
     """Resume a study, print its summary, and exit with the code of its status."""
-    study = trainwright.resume_study(
+    study = made_by(
+        trainwright.resume_study,
         name,
         overrides,
         runs_dir=runs_dir,
         allow_change=allow_change,
         trust=trust,
         watch=watcher(quiet, as_json),
+        quiet=quiet,
     )
     show(study_document(study), study_summary(study), as_json)
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
@@ -135,7 +136,9 @@ def resume_study(
 
 def reproduce_study(name: str, runs_dir: str | None, trust: bool, quiet: bool, as_json: bool) -> NoReturn:
     """Repeat the trials of a study, print the verdict, and exit; the code is 3 if they differ."""
-    result = trainwright.reproduce_study(name, runs_dir=runs_dir, trust=trust, watch=watcher(quiet, as_json))
+    result = trainwright.reproduce_study(
+        name, runs_dir=runs_dir, trust=trust, watch=watcher(quiet, as_json), quiet=quiet
+    )
     show(result.to_json(), _verdict_lines(result), as_json)
     click.get_current_context().exit(0 if result.verdict == "identical" else UNPROVEN)
 
@@ -173,9 +176,11 @@ def study_summary(study: Tuning) -> Iterator[str]:
         yield from _front_note(study.typed_result)
         yield ""
     best = study.best_config
+    found = study.typed_result.best
     facts: list[tuple[str, str | Path | None]] = [
         ("study", study.id),
         ("status", study.status),
+        *((name, number(value)) for name, value in (found.metrics if found else {}).items()),
         ("digest", study.digest),
         ("directory", study.path),
         ("report", existing(study.path / "report.html")),
@@ -216,7 +221,7 @@ def _ranked(study: Tuning, trials: Sequence[dict[str, Any]], most: int = _SHOWN)
         *(
             [
                 f"{trial['trial']}{' *' if trial['trial'] in front else ''}",
-                "" if trial["value"] is None else f"{trial['value']:.5g}",
+                _text(trial["value"]),
                 *(_text(trial.get(name)) for name in more),
                 trial["status"],
                 *(_text(trial[key], null="null") if key in trial else "" for key in keys),
@@ -271,16 +276,9 @@ def watcher(quiet: bool, as_json: bool) -> TrialWatcher | None:
     """Return a callback that prints a line for each run that ended; on stderr if stdout gets a document."""
     if quiet:
         return None
-    stream = sys.stderr if as_json else sys.stdout
-    write = getattr(stream, "write_raw", stream.write)
+    from trainwright.api.progress import trial_lines
 
-    def watch(run: Mapping[str, Any]) -> None:
-        # An error is shown at the end, as text: a line of pairs holds no spaces.
-        shown = {key: value for key, value in run.items() if key != "error" and value is not None}
-        write(line({"event": "run"}, shown) + "\n")
-        stream.flush()
-
-    return watch
+    return trial_lines(sys.stderr if as_json else sys.stdout)
 
 
 def resume_command() -> str:

@@ -13,7 +13,7 @@ import click
 import trainwright
 from trainwright.api.documents import run_document
 from trainwright.cli import options
-from trainwright.cli.output import say, show, table
+from trainwright.cli.output import made_by, say, show, table
 from trainwright.cli.proof import UNPROVEN, verdict_lines
 from trainwright.records.status import EXIT_CODES, TESTED, Status
 from trainwright.world import is_follower
@@ -50,8 +50,15 @@ def train(
 ) -> None:
     """Train one run, from config to report."""
     with progress_callbacks(quiet, as_json) as callbacks:
-        run = trainwright.train(
-            config, overrides, runs_dir=runs_dir, resume=resume, reuse=reuse, callbacks=callbacks
+        run = made_by(
+            trainwright.train,
+            config,
+            overrides,
+            runs_dir=runs_dir,
+            resume=resume,
+            reuse=reuse,
+            callbacks=callbacks,
+            quiet=quiet,
         )
     _finish(run, runs_dir, as_json)
 
@@ -94,8 +101,15 @@ def resume(
 
         resume_study(run, overrides, runs_dir, allow_change, trust, quiet, as_json)
     with progress_callbacks(quiet, as_json) as callbacks:
-        resumed = trainwright.resume(
-            run, overrides, runs_dir=runs_dir, allow_change=allow_change, callbacks=callbacks, trust=trust
+        resumed = made_by(
+            trainwright.resume,
+            run,
+            overrides,
+            runs_dir=runs_dir,
+            allow_change=allow_change,
+            callbacks=callbacks,
+            trust=trust,
+            quiet=quiet,
         )
     _finish(resumed, runs_dir, as_json)
 
@@ -130,7 +144,8 @@ def fork(
     settings of the other run. That run stays as it is.
     """
     with progress_callbacks(quiet, as_json) as callbacks:
-        child = trainwright.fork(
+        child = made_by(
+            trainwright.fork,
             run,
             overrides,
             step=step,
@@ -138,6 +153,7 @@ def fork(
             allow_change=allow_change,
             callbacks=callbacks,
             trust=trust,
+            quiet=quiet,
         )
     _finish(child, runs_dir, as_json)
 
@@ -165,7 +181,9 @@ def reproduce(
 
         reproduce_study(run, runs_dir, trust, quiet, as_json)
     with progress_callbacks(quiet, as_json) as callbacks:
-        reproduction = trainwright.reproduce(run, runs_dir=runs_dir, callbacks=callbacks, trust=trust)
+        reproduction = trainwright.reproduce(
+            run, runs_dir=runs_dir, callbacks=callbacks, trust=trust, quiet=quiet
+        )
     show(reproduction.to_json(), verdict_lines(reproduction), as_json)
     ctx.exit(0 if reproduction.verdict == "identical" else UNPROVEN)
 
@@ -184,18 +202,12 @@ def _last_is_study(overrides: Sequence[str], runs_dir: str | None) -> bool:
 
 
 @contextmanager
-def progress_callbacks(quiet: bool, as_json: bool) -> Iterator[list[Callback]]:
+def progress_callbacks(quiet: bool, as_json: bool) -> Iterator[Sequence[Callback]]:
     """Yield the callbacks that show the progress; on stderr if stdout gets a document."""
-    if quiet:
-        yield []
-        return
-    from trainwright.callbacks.progress import progress
+    from trainwright.api.progress import shown
 
-    shown = progress(sys.stderr if as_json else sys.stdout)
-    try:
-        yield [shown]
-    finally:
-        shown.close()
+    with shown((), quiet=quiet, stream=sys.stderr if as_json else sys.stdout) as callbacks:
+        yield callbacks
 
 
 def _finish(run: Run, runs_dir: str | None, as_json: bool) -> None:

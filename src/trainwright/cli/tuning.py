@@ -11,7 +11,7 @@ import click
 import trainwright
 from trainwright.api.documents import study_document
 from trainwright.cli import options
-from trainwright.cli.output import show
+from trainwright.cli.output import made_by, show
 from trainwright.cli.studies import study_summary, watcher
 from trainwright.records.status import EXIT_CODES
 from trainwright.require import close_process
@@ -52,7 +52,9 @@ def tune(
         section = trainwright.suggest_tuning(config, overrides)
         show({"tuning": section}, [section.rstrip("\n")], as_json)
         return
-    study = trainwright.tune(config, overrides, watch=watcher(quiet, as_json), **options)
+    study = made_by(
+        trainwright.tune, config, overrides, watch=watcher(quiet, as_json), quiet=quiet, **options
+    )
     show(study_document(study), study_summary(study), as_json)
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
 

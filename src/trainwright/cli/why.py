@@ -10,7 +10,7 @@ import click
 import trainwright
 from trainwright.api.documents import existing, study_document
 from trainwright.cli import options
-from trainwright.cli.output import show, table
+from trainwright.cli.output import made_by, show, table
 from trainwright.cli.studies import resume_command, watcher
 from trainwright.records.status import EXIT_CODES
 
@@ -47,7 +47,7 @@ def why(first: str, second: str, quiet: bool, as_json: bool, **options: Any) -> 
     groups, each in a run, and the runs are repeated with other seeds until the shares of the few that matter
     stand out from the noise.
     """
-    study = trainwright.why(first, second, watch=watcher(quiet, as_json), **options)
+    study = made_by(trainwright.why, first, second, watch=watcher(quiet, as_json), quiet=quiet, **options)
     show(study_document(study), _summary(study), as_json)
     click.get_current_context().exit(EXIT_CODES.get(study.status, 1))
 

@@ -11,7 +11,7 @@ import trainwright
 from trainwright.api.documents import run_document, study_document
 from trainwright.cli import options
 from trainwright.cli.errors import report
-from trainwright.cli.output import show
+from trainwright.cli.output import made_by, show
 from trainwright.cli.studies import study_summary, watcher
 from trainwright.cli.train import exit_code, progress_callbacks, say_result
 from trainwright.records.status import EXIT_CODES
@@ -77,7 +77,9 @@ def _attempt(
         if is_study(name):
             return _join(name, runs_dir, trust, quiet=quiet, as_json=as_json)
         with progress_callbacks(quiet, as_json) as callbacks:
-            run = trainwright.work(name, runs_dir=runs_dir, callbacks=callbacks, trust=trust)
+            run = made_by(
+                trainwright.work, name, runs_dir=runs_dir, callbacks=callbacks, trust=trust, quiet=quiet
+            )
     except (Exception, SystemExit) as error:  # code of the run may raise anything
         code, document = report(error)
         return code, {"run": name, "error": document}
@@ -90,7 +92,14 @@ def _join(
     name: str, runs_dir: str | None, trust: bool, *, quiet: bool, as_json: bool
 ) -> tuple[int, dict[str, Any]]:
     """Do trials of a study; return the exit code that it alone would have, and its document."""
-    study = trainwright.work_study(name, runs_dir=runs_dir, trust=trust, watch=watcher(quiet, as_json))
+    study = made_by(
+        trainwright.work_study,
+        name,
+        runs_dir=runs_dir,
+        trust=trust,
+        watch=watcher(quiet, as_json),
+        quiet=quiet,
+    )
     document = study_document(study)
     if not as_json:
         show(document, study_summary(study), as_json)

@@ -59,6 +59,16 @@ def fill_defaults(root: Node, stem: str, *, length: bool, objects: bool) -> None
             )
         elif objects and not (_text(data, "path") or _text(data, "train_path")):
             mapping(data)["type"] = Node(OBJECTS, Source("default (of data given as objects)"))
+    data, model = find_value(root, "data"), find_value(root, "model")
+    if (
+        data is not None
+        and model is not None
+        and (objects or ":" in (_text(data, "type") or ""))
+        and ":" in (_text(model, "type") or "")
+        and find(root, "data.standardize") is None
+    ):
+        source = Source("default (of data that are given to a model of one's own)")
+        put(root, "data.standardize", Node(False, source))
 
 
 def _fill_processes(root: Node) -> None:
@@ -232,6 +242,17 @@ def _check_cadence(root: Node, path: str, node: Node, problems: Problems) -> Non
         problems.report("both every_n_steps and every_n_epochs are given; keep one", path, node.key_source)
 
 
+def _check_positive(root: Node, path: str, node: Node, problems: Problems) -> None:
+    task, target = find_value(root, "data.task"), find_value(root, "data.target")
+    if task is not None and task.value not in ("auto", "classification"):
+        what = f"data.task is {task.value}"
+    elif target is not None and isinstance(target.value, list) and len(target.value) > 1:
+        what = f"data.target names {len(target.value)} columns"
+    else:
+        return
+    problems.report(f"is for one target of two classes, but {what}; leave it out", path, node.key_source)
+
+
 def _check_source(root: Node, path: str, data: Node, problems: Problems) -> None:  # noqa: ARG001 - a check
     if not isinstance(data.value, dict):
         return
@@ -325,6 +346,7 @@ _CHECKS: tuple[tuple[str, Callable[[Node, str, Node, Problems], None]], ...] = (
     ("training.activation_checkpointing", _check_compiling),
     ("checkpoint.mtbf_hours", _check_interval),
     ("evaluation.every_n_epochs", _check_cadence),
+    ("evaluation.positive", _check_positive),
     ("data", _check_source),
     ("data.train_path", _check_one_path),
     ("data.val_path", _check_other_path),

@@ -117,7 +117,8 @@ class DataConfig(TypedSection):
     standardize: bool = bits(
         default=True,
         description="zero mean and unit variance for numeric columns, fitted on the training rows ("
-        "images, whole numbers in arrays and map-style datasets are taken as they are); torch also "
+        "images, whole numbers in arrays and map-style datasets are taken as they are); default for data "
+        "that Python objects or a function give to a model of one's own: false; torch also "
         "standardizes the target of a regression (losses are in units of its variance, metrics and "
         "predictions in the original units)",
     )

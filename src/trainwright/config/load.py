@@ -78,7 +78,8 @@ def load(
         raise ConfigError(sorted(problems, key=_position))
     sources = {key: nodes[key].source if key in nodes else DEFAULT for key in flatten(config)}
     templates = {path: node.template for path, node in nodes.items() if node.template is not None}
-    return Resolved(config, sources, tuple(notes), templates, tuple(unused))
+    folder = None if isinstance(source, Mapping) else Path(source).absolute().parent
+    return Resolved(config, sources, tuple(notes), templates, tuple(unused), folder)
 
 
 def _position(problem: Problem) -> tuple[bool, str, int, int]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -35,6 +36,7 @@ class Resolved:
         sources: The source of each value, by dotted key of `flatten(config)`.
         notes: One line for each key that was translated or dropped, for the log.
         unused: One line for each key that is set but has no effect, for warnings.
+        folder: The folder of the config's file; None: it was given as a mapping.
         templates: The texts with `${env:NAME}`, by dotted key. What is written to disk has these instead of
             the values, which may be secrets.
     """
@@ -44,6 +46,7 @@ class Resolved:
     notes: Sequence[str] = ()
     templates: Mapping[str, str] = field(default_factory=dict)
     unused: Sequence[str] = ()
+    folder: Path | None = None
 
     @cached_property
     def nested(self) -> dict[str, Any]:

@@ -79,6 +79,12 @@ class EvaluationConfig(Section):
         "package.module:function of (targets, predictions), or one of scikit-learn's "
         "(sklearn.metrics:cohen_kappa_score)",
     )
+    positive: bool | int | float | str | None = bits(
+        default=None,
+        description="of two classes, the one that f1, precision, recall, average_precision, curves and "
+        "thresholds are of; default: 1 of 0 and 1, true of booleans; else the one whose label says so (yes, "
+        "bad, fraud, churn, spam ...); else the rarer one of the training rows",
+    )
     batch_size: int | None = bits(
         default=None,
         gt=0,

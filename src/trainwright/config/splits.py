@@ -22,7 +22,9 @@ class SplitConfig(Section):
     )
     group: str | None = bits(default=None, description="column whose equal values must stay in one split")
     time: str | None = bits(
-        default=None, description="column to split by time: the oldest rows train, the newest test"
+        default=None,
+        description="column to split by time: the oldest rows train, the newest test; it is learned from "
+        "only where there is no other column, or data.features lists it",
     )
     folds: int | None = bits(
         default=None,

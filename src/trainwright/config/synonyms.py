@@ -63,6 +63,7 @@ KEYS = table(
         "training.scheduler.warmup": "warmup",
         "training.scheduler.warmup_ratio": "warmup_ratio warmup_fraction warmup_proportion",
         "evaluation.metrics": "metrics metric_names eval_metric eval_metrics",
+        "evaluation.positive": "pos_label positive_class positive_label",
         "evaluation.batch_size": "eval_batch_size val_batch_size per_device_eval_batch_size test_batch_size",
         "evaluation.every_n_steps": "eval_steps eval_every eval_every_n_steps eval_interval",
         "evaluation.every_n_epochs": "check_val_every_n_epoch eval_every_n_epochs eval_every_n_epoch "
@@ -349,6 +350,7 @@ OTHER_FILES = {
     ".pkl": _CONVERT.format("read_pickle"),
     ".pickle": _CONVERT.format("read_pickle"),
     ".h5": _CONVERT.format("read_hdf"),
+    ".bin": "of text, give a .txt file; tokens of a text (nanoGPT's train.bin) are not read",
     ".npy": _ARRAYS.format("") + "; or give the folder of X.npy and y.npy, with data.type: npy",
     ".mat": _ARRAYS.format(" of scipy.io.loadmat(FILE)"),
     ".joblib": _ARRAYS.format(" of joblib.load(FILE)"),

@@ -215,7 +215,8 @@ class TrainingConfig(Section):
         default=None,
         gt=0,
         le=1024,
-        description="CPU threads; default: all that are available at the first attempt, then fixed",
+        description="CPU threads; default: OMP_NUM_THREADS, or all that are available at the first attempt, "
+        "then fixed",
     )
     determinism: Literal["best", "bitwise"] = bits(
         default="best", description="bitwise: refuse what cannot be bit-identical"

@@ -8,7 +8,7 @@ returns is immutable, and every method may be called from any thread. Its only r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from pydantic import BaseModel
@@ -215,6 +215,7 @@ class DataBundle:
         repeated: The rows that two splits share; `warnings` say so, too.
         ranges: The least and greatest values of columns of numbers and times in the training rows.
         code: The user's objects whose code makes the samples, such as map-style data sets.
+        batch_size: That of the user's data loaders, if the samples were given as such.
     """
 
     info: DataInfo
@@ -236,6 +237,7 @@ class DataBundle:
     repeated: Sequence[RepeatedRows] = ()
     ranges: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     code: Sequence[Any] = field(default=(), repr=False)
+    batch_size: int | None = None
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, compute: Callable[[DataBundle], T]) -> T:
@@ -251,6 +253,12 @@ class DataBundle:
         """The files that samples are read from while a run trains, as paths or URLs."""
         splits = [split for split in self.splits.values() if isinstance(split, ReadFromFiles)]
         return [*self.shards_read, *(file for split in splits for file in split.files_read)]
+
+    def described_as(self, info: DataInfo) -> DataBundle:
+        """Return the same data with another description, which `once` does not depend on."""
+        described = replace(self, info=info)
+        described.share(self._known)
+        return described
 
     def share(self, known: dict[str, Any]) -> None:
         """Share what `once` computes with others that have the same data."""

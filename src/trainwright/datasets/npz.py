@@ -98,6 +98,7 @@ class NpzDataset:
             {name: _table(some, paths[name], self._config.target_name) for name, some in arrays.items()},
             self._config,
             request.form,
+            given=True,
         )
 
 

@@ -9,11 +9,12 @@ runs have no log). Best models are kept in the same way in `best/`; neither kind
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,8 +105,16 @@ class Checkpoints:
         snapshot: Snapshot,
         state: dict[str, Any] | None = None,
         best: frozenset[int] = frozenset(),
+        others: Checkpoints | None = None,
     ) -> Commit:
-        """Write a checkpoint and publish it; `best` are the steps of the best models that it needs.
+        """Write a checkpoint and publish it.
+
+        Args:
+            step: The step.
+            snapshot: The state after it.
+            state: The loop's state; None: a best model has none.
+            best: The steps of the best models that it needs.
+            others: The best models: a file that one of the same step has, too, is kept once on the disk.
 
         Raises:
             CheckpointError: It cannot be written, or another process wrote it in the meantime; what was
@@ -119,6 +128,8 @@ class Checkpoints:
             staging = self._store.staging()
             try:
                 files = snapshot.write(staging)
+                if others is not None:
+                    others.share(step, files, staging)
                 if state is not None:
                     text = json.dumps(state, allow_nan=False)
                     files.append(write_file(staging / STATE_FILE, text.encode()))
@@ -133,6 +144,22 @@ class Checkpoints:
             raise CheckpointError(f"{failed}: another process committed {name} in the meantime")
         self._own.add(name)
         return commit
+
+    def share(self, step: int, files: Sequence[FileRecord], folder: Path) -> None:
+        """Replace files in a folder by hard links to equal ones of the checkpoints of a step."""
+        for name in self.names(published=True):
+            if step_of(name) != step:
+                continue
+            with contextlib.suppress(CheckpointError, OSError):  # then there are two files
+                known = {file.name: file for file in self.read_manifest(name).files}
+                for file in files:
+                    if (same := known.get(file.name)) and (same.bytes, same.sha256) == (
+                        file.bytes,
+                        file.sha256,
+                    ):
+                        link = folder / f"{file.name}.link"
+                        os.link(self._store.folder(f"{self._kind}/{name}") / file.name, link)
+                        link.replace(folder / file.name)
 
     @property
     def _what(self) -> str:

@@ -188,7 +188,7 @@ class Saver:
             self._recorder.journal.sync()
             self._write_best()  # a resume checkpoint must not exist without the best models that it needs
             commit = self._checkpoints.resume.commit(
-                pending.step, pending.snapshot, pending.state, pending.best
+                pending.step, pending.snapshot, pending.state, pending.best, self._checkpoints.best
             )
             kept = self._publish(commit)
         except Exception:

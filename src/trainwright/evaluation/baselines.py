@@ -34,10 +34,11 @@ class Evaluated(NamedTuple):
     names: Sequence[str]  # of the metrics
     others: Sequence[tuple[Json, Scores]]  # of each baseline
 
-    def is_of(self, result: EvaluationResult, names: Sequence[str]) -> bool:
+    def is_of(self, result: EvaluationResult, names: Sequence[str], scores: Scores) -> bool:
         """Return whether the baselines would be evaluated alike beside another result."""
         own = (getattr(one, of) for of in ("ids", "targets", "weights") for one in (self.rows, result))
         alike = (self.rows.outputs.dtype, [*self.names]) == (result.outputs.dtype, [*names])
+        alike = alike and all(other.positive == scores.positive for _, other in self.others)
         return alike and all(_equal(one, next(own)) for one in own)
 
 
@@ -137,7 +138,7 @@ def compared(
     names = [without_prefix(name) for name in result.metrics]
     wanted = [name for name in dict.fromkeys([*names, *_judging(task)]) if name in task.metrics]
     before = None if known is None else known.get(result.split)
-    if before is not None and before.is_of(result, wanted):
+    if before is not None and before.is_of(result, wanted, own):
         others = before.others
     else:
         others = _evaluations(baselines, result, split, info, at, wanted)

@@ -2,21 +2,23 @@
 
 A function is called as scikit-learn's metrics are, with targets and predictions, and returns one number.
 `Task.answers` has their form. Probabilities go to a parameter that is called `y_score` or the like, the
-weights of the rows to `sample_weight`, and the second of two labels to `pos_label`. A class of objects that
-are called so is constructed without arguments. A class or an object with `update` and `compute` adds up by
-itself, from what the model returns: see `tasks.support.accumulators`.
+weights of the rows to `sample_weight`, and the positive one of two labels to `pos_label`. A class of objects
+that are called so is constructed without arguments. A class or an object with `update` and `compute` adds up
+by itself, from what the model returns: see `tasks.support.accumulators`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trainwright.config.metrics import custom_name
 from trainwright.errors import InputError, ModelError
+from trainwright.frameworks.base import Library
 from trainwright.plugins import adapters
 from trainwright.require import home_of, import_path, is_class_of_functions, kind_of
 from trainwright.tasks.base import Metric, Scores, Task
@@ -131,18 +133,29 @@ def _mode(function: Any) -> Mode | None:
     greater = getattr(function, "greater_is_better", getattr(function, "higher_is_better", None))
     if isinstance(greater, bool):
         return "max" if greater else "min"
-    library, name = home_of(function).partition(".")[0], str(getattr(function, "__name__", ""))
-    known = (
-        one.library.metric_modes.items() for _, one in adapters("framework") if library in one.library.modules
+    name, known = (
+        str(getattr(function, "__name__", "")),
+        [one.metric_modes.items() for one in _libraries(function)],
     )
     return next((mode for modes in known for ending, mode in modes if name.endswith(ending)), None)
 
 
+def _is_of_a_library(function: Any) -> bool:
+    return next(_libraries(function), None) is not None
+
+
+def _libraries(function: Any) -> Iterator[Library]:
+    """Yield the libraries of frameworks that a function is from."""
+    home = home_of(function).partition(".")[0]
+    return (one.library for _, one in adapters("framework") if home in one.library.modules)
+
+
 def _more(scores: Scores) -> dict[str, Any]:
     """Return the weights of the rows, and the positive of two classes, where there are any."""
-    labels = scores.labels if scores.labels is not None and len(scores.labels) == 2 else (None, None)
-    positive = labels[1].item() if isinstance(labels[1], np.generic) else labels[1]
-    return {"sample_weight": scores.weights, "pos_label": positive}
+    has_two = scores.labels is not None and len(scores.labels) == 2
+    positive = scores.labels[scores.positive] if scores.labels is not None and has_two else None
+    plain = positive.item() if isinstance(positive, np.generic) else positive
+    return {"sample_weight": scores.weights, "pos_label": plain}
 
 
 def _described(value: Any) -> str:
@@ -151,8 +164,11 @@ def _described(value: Any) -> str:
 
 def _checked(path: str, function: Callable[..., Any], given: dict[str, str]) -> Callable[[Scores], float]:
     """Return the metric as a function of scores, which checks what the user's function returns."""
+    # Without `pos_label`, a library's own metrics take the second label in order for the positive one.
+    of_second = "pos_label" not in given and _is_of_a_library(function)
 
     def metric(scores: Scores) -> float:
+        scores = replace(scores, positive=1) if of_second else scores
         values = scores.task.answers(scores)._asdict() | _more(scores)
         first, second, *others = (values.get(what) for what in given.values())
         named = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from trainwright.evaluation.explained import Column, ExplainedModel, Floats, Json, rounded_all
+from trainwright.tasks.base import UNBOUNDED, Bounds
 from trainwright.types import Array
 
 GRID = 20  # maximum number of points; if there are more categories, those with the most rows
@@ -24,8 +25,8 @@ def partial_dependence(explained: ExplainedModel, column: Column) -> Json | None
     Returns:
         JSON with the keys `name`, `kind` (`number` or `category`), `grid` (values in the column's original
         units, or category names) and `outputs`: [{`name`, `mean`, `low`, `high`}], each curve (grid,); `low`
-        and `high` are the 10% and 90% quantiles of the rows' centered curves. None if the column has a single
-        value in the sample.
+        and `high` are the 10% and 90% quantiles of the rows' centered curves, of
+        probabilities within 0 and 1. None if the column has a single value in the sample.
     """
     grid = _grid(explained, column)
     if len(grid) < 2:
@@ -38,21 +39,23 @@ def partial_dependence(explained: ExplainedModel, column: Column) -> Json | None
     values = column.values(_rows_with(explained, column, grid))
     labels = [column.categories[int(code)] for code in values] if column.categories else rounded_all(values)
     kept = explained.most_frequent(MAX_LINES)
+    bounds = (0.0, 1.0) if explained.task.gives_probabilities else UNBOUNDED
     return {
         "name": column.name,
         "kind": "category" if column.categories else "number",
         "grid": labels,
         "outputs": [
-            _curve(curves[:, :, i], output.name)
+            _curve(curves[:, :, i], output.name, bounds)
             for i, output in enumerate(explained.shown_outputs)
             if len(explained.shown_outputs) <= MAX_LINES or output.position in kept
         ],
     }
 
 
-def _curve(curves: Floats, name: str) -> Json:
+def _curve(curves: Floats, name: str, bounds: Bounds) -> Json:
     """Return the mean and the quantiles of the rows' curves (grid, rows) of one output as JSON."""
-    low, high = np.quantile(curves - curves.mean(axis=0) + curves.mean(), QUANTILES, axis=1)
+    # Shifted curves of probabilities may leave 0 to 1.
+    low, high = np.clip(np.quantile(curves - curves.mean(axis=0) + curves.mean(), QUANTILES, axis=1), *bounds)
     return {
         "name": name,
         "mean": rounded_all(curves.mean(axis=1)),

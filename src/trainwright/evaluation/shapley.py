@@ -123,7 +123,7 @@ def _verified(explained: ExplainedModel, values: Floats, base: Floats) -> ShapVa
     if offset := explained.info.target_offset:  # which the trees do not know
         base = base + np.array(offset)
     margins = values.sum(axis=1) + base  # (rows, margins)
-    if binary := margins.shape[1] == 1 and outputs.shape[1] == 2 and kept == [1]:
+    if binary := margins.shape[1] == 1 and outputs.shape[1] == 2 and len(kept) == 1:
         outputs = outputs[:, 1:]  # one margin stands for the second class
     if margins.shape != outputs.shape:
         return None
@@ -131,6 +131,8 @@ def _verified(explained: ExplainedModel, values: Floats, base: Floats) -> ShapVa
         with np.errstate(over="ignore"):
             gap = float(np.abs(link(margins) - outputs).max()) / spread
         if gap < 1e-3:
+            if binary and kept == [0]:  # the complement of the second class
+                values, base = -values, 1 - base if unit == "probability" else -base
             columns = [0] if binary else kept
             return ShapValues(
                 "tree", unit, _by_column(values[:, :, columns], explained), base[columns], gap, 0

@@ -137,13 +137,13 @@ def all_pairs(metric: str, models: Sequence[Scores], seed: int = 0) -> dict[Pair
     by_row = [_by_row(measure, scores) for scores in models]
     if by_row[0] is not None and rows >= _NORMAL_LIMIT:
         resampled: Sequence[Floats] = []
-        intervals = [_normal_interval(difference) for difference in _differences(by_row, pairs)]
+        intervals = [normal_interval(difference) for difference in _differences(by_row, pairs)]
     else:
         statistics = [_on_rows(measure, scores) for scores in models]
         resampled = list(
             bootstrap(lambda ids: [statistic(ids) for statistic in statistics], rows, seed, wanted).T
         )
-        intervals = [_quantiles(difference) for difference in _differences(resampled, pairs)]
+        intervals = [quantile_interval(difference) for difference in _differences(resampled, pairs)]
     if all(values is not None and ((values == 0) | (values == 1)).all() for values in by_row):
         test = "exact McNemar"
         p_values = [mcnemar(difference) for difference in _differences(by_row, pairs)]
@@ -372,7 +372,7 @@ def _on_rows(metric: Metric, scores: Scores) -> Callable[[Array], float]:
 # -- intervals
 
 
-def _quantiles(resampled: Array) -> tuple[float, float]:
+def quantile_interval(resampled: Array) -> tuple[float, float]:
     """Return the 95% percentile interval of (samples,) values; NaN values are ignored."""
     real = resampled[~np.isnan(resampled)]
     if not len(real):
@@ -381,8 +381,8 @@ def _quantiles(resampled: Array) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _normal_interval(differences: Floats) -> tuple[float, float]:
-    """Return the 95% interval of the mean of (rows,) differences, by the normal distribution."""
+def normal_interval(differences: Floats) -> tuple[float, float]:
+    """Return the 95% interval of the mean of (rows,) values, by the normal distribution."""
     mean = float(differences.mean())
     half_width = 1.959963984540054 * float(differences.std(ddof=1)) / math.sqrt(len(differences))
     return mean - half_width, mean + half_width

@@ -8,6 +8,7 @@ import numpy as np
 
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle
+from trainwright.evaluation.intervals import intervals
 from trainwright.evaluation.metrics import EvaluationResult
 from trainwright.plugins import task_for
 from trainwright.records.journal import finite
@@ -23,8 +24,10 @@ def tables(result: EvaluationResult, info: DataInfo) -> Json:
 
     Keys:
     - `split`, `task`, `target`, `rows`, and `metrics` (NaN and infinities are strings, as in the journal);
+    - `intervals`: by metric its 95% interval over the rows, {`low`, `high`, `method`};
     - `confusion`: {`labels`, `matrix` [true][predicted]}, for at most 200 classes;
-    - `positive`: of two classes, the label of the one that `f1`, `precision` and `recall` are of;
+    - `positive`: of two classes, the label of the positive one, which metrics and figures are of, and
+      `positive_reason`, why it is that one (empty: the config says so);
     - `per_class`: [{`label`, `precision`, `recall`, `f1`, `support`}], for each class or label;
     - `scatter`: {`true`, `predicted`}, at most 2000 points of the first output, evenly spaced over the rows;
     - `worst`: the rows with the largest errors, [{`row`, `true`, `predicted`, `probability` | `error`}],
@@ -48,8 +51,10 @@ def tables(result: EvaluationResult, info: DataInfo) -> Json:
         "target": info.target,
         "metrics": {name: finite(value) for name, value in result.metrics.items()},
         "rows": len(result.ids),
+        "intervals": {},
         "confusion": None,
         "positive": None,
+        "positive_reason": "",
         "per_class": None,
         "scatter": None,
         "worst": [],
@@ -58,6 +63,8 @@ def tables(result: EvaluationResult, info: DataInfo) -> Json:
     }
     if len(result.ids) == 0 or not np.isfinite(result.outputs).all():
         return table
+    if result.split != "train":  # these rows judge nothing
+        table["intervals"] = intervals(result, info, [*result.metrics])
     return table | task.tables(result.scores(task), result.ids)
 
 

@@ -84,7 +84,9 @@ class ModelInputs:
     """Everything that a model is built from.
 
     `model_params` are the validated options of `config.model.type`. `threads` is the number of CPU threads
-    that the run was pinned to. `model` is the object that the user passed in Python, or None.
+    that the run was pinned to. `model` is the object that the user passed in Python, or None: it is trained,
+    and gets weights, in place, unless it is but the definition of a model. Whoever wants the object unchanged
+    passes what `Framework.copied` returns.
     """
 
     config: RunConfig
@@ -146,11 +148,13 @@ class Advice:
             and the batch size are suggested where a model has both.
         unrestrained: Models without an option against overfitting, and the line of config for one, or for a
             similar model that has one: for the report of a run that overfits.
+        unweighted: Models that take no weights of rows, so that they cannot weight classes either.
     """
 
     proposals: Callable[[TableShape], Mapping[str, Proposal]] = lambda _: {}
     spaces: Mapping[str, Mapping[str, Suggestion]] = field(default_factory=dict)
     unrestrained: Mapping[str, str] = field(default_factory=dict)
+    unweighted: Collection[str] = ()
 
 
 NO_ADVICE = Advice()
@@ -232,6 +236,8 @@ class Capabilities:
         workers: Worker processes may read samples (`data.workers`).
         accumulators: `Model.evaluate` lets metrics count the outputs.
         initial_weights: A run may begin with the weights of another one.
+        trains_objects: An object that is passed in Python is itself trained, from the weights that it has.
+            Otherwise it is the definition of a model, whose training begins anew.
         target_encoding: Models encode categories themselves, by their targets.
     """
 
@@ -241,6 +247,7 @@ class Capabilities:
     workers: bool = False
     accumulators: bool = False
     initial_weights: bool = True
+    trains_objects: bool = False
     target_encoding: bool = False
 
 
@@ -446,6 +453,36 @@ class Framework(ABC):
         """Return what starts the processes of a run; None: this framework trains in one process."""
         return None
 
+    # -- objects that are passed in Python
+
+    @staticmethod
+    def copied(model: Any) -> Any:
+        """Return a copy of a model object that was passed in Python, which may be trained in its place.
+
+        It is the object itself where training does not change it, or where it cannot be copied.
+        """
+        return model
+
+    @staticmethod
+    def check_sendable(model: Any) -> None:  # noqa: ARG004 - pickle refuses what most cannot send
+        """Refuse a model object that other processes would get incomplete.
+
+        Raises:
+            ModelError: It has parts that pickle leaves out without an error.
+        """
+        return
+
+    @classmethod
+    def fill(cls, inputs: ModelInputs, folder: Path) -> None:
+        """Give the object `inputs.model`, which was passed in Python, the weights that a `Snapshot` wrote.
+
+        Afterwards the object predicts as the model does that `load` returns; its settings stay as they are.
+
+        Raises:
+            ModelError: The weights do not fit it.
+        """
+        cls.load(inputs, folder)
+
     # -- learners and models
 
     @staticmethod
@@ -590,8 +627,19 @@ class Learner(ABC):
         return {}
 
     def close(self) -> None:
-        """End what the learner has started, such as processes that read samples; it is not used any more."""
+        """End what the learner has started, such as processes that read samples; it is not used any more.
+
+        An object that was passed in Python, and trained, is left with its new weights and its old settings.
+        """
         return
+
+    def changed_definition(self) -> Mapping[str, str]:
+        """Return the parts of `definition` that training has changed in an object passed in Python.
+
+        It is called after `close`. Examples are attributes in which `forward` keeps values. A resume in the
+        same process meets the object as it is then.
+        """
+        return {}
 
     def step_seconds(self) -> Sequence[float]:
         """Return how long this process computed in each step since the last call, in seconds.

@@ -279,7 +279,8 @@ class Predictor:
 
         Args:
             rows: As in `outputs`.
-            threshold: Predict the second of two classes, or a label, where its probability is at least this.
+            threshold: Predict the positive one of two classes, or a label, where its probability is at
+                least this.
                 Default: the most probable class, and labels whose probability is above 0.5.
             on_error: What becomes of a row that cannot be predicted, such as one with text in a column of
                 numbers. `stop`: it is an error; `skip`: it is left out; `null`: its prediction is empty, and

@@ -25,3 +25,26 @@ def temporary_environment(variables: Mapping[str, str | None]) -> Iterator[None]
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+_THREADS, _ASKED = "OMP_NUM_THREADS", "TRAINWRIGHT_OMP_NUM_THREADS"
+
+
+def asked_threads() -> int | None:
+    """Return the threads that the user asks for by `OMP_NUM_THREADS`; None without it.
+
+    torchrun sets it to 1 in the processes that it starts where the user has not: that asks for nothing.
+    """
+    text = os.environ.get(_ASKED)
+    if text is None:
+        text = os.environ.get(_THREADS, "")
+        if text == "1" and "TORCHELASTIC_RUN_ID" in os.environ:
+            return None
+    first = text.partition(",")[0].strip()  # of nested regions
+    return int(first) if first.isdecimal() and int(first) > 0 else None
+
+
+def threads_of_processes() -> dict[str, str]:
+    """Return the variables with which processes that torch starts know what the user asks for."""
+    given = os.environ.get(_THREADS)
+    return {_THREADS: given or "1", _ASKED: os.environ.get(_ASKED, given or "")}

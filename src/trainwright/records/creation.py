@@ -16,7 +16,8 @@ class Creation(Document):
     Relative paths in its config start from `working_directory`, wherever the first attempt is made; `time` is
     in seconds since the epoch. `settings` are the dotted keys of the config that the user set; None: it is
     not known. `data_paths` are the paths of the data, by dotted key, that `${env:NAME}` was a part of.
-    `signature` covers the config, these paths and both folders; see `storage.ownership`.
+    `code_folder` is the folder of the config's file, if code that it names is there. `signature` covers the
+    config, these paths and all folders; see `storage.ownership`.
     """
 
     FILE: ClassVar[str] = "created.json"
@@ -25,10 +26,11 @@ class Creation(Document):
     time: float = 0.0
     settings: list[str] | None = None
     data_paths: dict[str, str] = Field(default_factory=dict)
+    code_folder: str = ""
     signature: str | None = None
 
     @property
     def places(self) -> str:
-        """The part of the record that is signed: the working directory, and the paths of the data."""
-        paths = f"\0{json.dumps(self.data_paths, sort_keys=True)}" if self.data_paths else ""
-        return f"{self.working_directory}{paths}"
+        """The folders, and the paths of the data, that its signature covers."""
+        paths = json.dumps(self.data_paths, sort_keys=True) if self.data_paths else ""
+        return "\0".join([self.working_directory, self.code_folder, paths])

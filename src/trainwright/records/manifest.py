@@ -69,7 +69,7 @@ class DataIdentity(Record):
     `rows` identifies the rows of each split, however their features were prepared; `preparation` is the
     SHA-256 of what was fitted to prepare them: rows in another unit may have the same features. `files` has
     the beginning of the SHA-256 of each shard, by its name, to say which of them has changed. `repeated` are
-    the rows that two splits share.
+    the rows that two splits share. `positive` is the label of the positive one of two classes.
     """
 
     hash: str | None = None
@@ -80,6 +80,7 @@ class DataIdentity(Record):
     target: str | None = None
     features: list[str] = Field(default_factory=list)
     classes: list[str] | None = None
+    positive: str | None = None
     content_hashed: bool = True
     files: dict[str, str] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
@@ -224,12 +225,14 @@ class Change(Record):
 class Parent(Record):
     """The run or study that this run belongs to, and how (`reproduce`, `benchmark` ...).
 
-    `decisions` are those of the parent that this run replays.
+    `decisions` are those of the parent that this run replays. `untested` says that the model is not evaluated
+    on the test split: it is a trial of a search, of which only the best one is.
     """
 
     run_id: Name
     relation: str
     decisions: list[Any] = Field(default_factory=list)
+    untested: bool = False
 
 
 class InitialState(Record):
@@ -276,7 +279,8 @@ class Manifest(Document):
     `config_sha256` is that of the file `config.yaml`, and `earlier_configs` are those that it had at earlier
     attempts; `config_hash` is that of its values. `placement` is
     where the newest attempt computes, by dotted config key: the next one computes there, too, unless it is
-    told otherwise.
+    told otherwise. `changed_model` has the parts of `model` that training has changed in an object that was
+    given in Python: whoever gives it again may give it as it is then.
     """
 
     FILE: ClassVar[str] = "manifest.json"
@@ -299,6 +303,7 @@ class Manifest(Document):
     environment: Environment = Field(default_factory=Environment)
     placement: Json = Field(default_factory=dict)
     model: dict[str, str] = Field(default_factory=dict)
+    changed_model: dict[str, str] = Field(default_factory=dict)
     weights: InitialWeights = Field(default_factory=InitialWeights)
     determinism: DeterminismRecord = Field(default_factory=DeterminismRecord)
     changes: list[Change] = Field(default_factory=list)
@@ -333,7 +338,7 @@ class Manifest(Document):
         """Return the inputs that differ, in the order of `KINDS`."""
         views = (
             ("config", lambda manifest: manifest.computation),
-            ("model", lambda manifest: manifest.model),
+            ("model", self._model_view),
             ("weights", _weights_view),
         )
         differences = {kind: _compare(kind, view(self), view(now)) for kind, view in views}
@@ -341,6 +346,12 @@ class Manifest(Document):
         differences["code"] = _compare_code(self, now)
         differences["environment"] = self.environment.differences(now.environment)
         return [difference for kind in KINDS for difference in differences[kind]]
+
+    def _model_view(self, manifest: Manifest) -> Json:
+        """Return the model of a manifest, without what the training of this run has changed in an object."""
+        changed = {key for key, value in self.changed_model.items() if manifest.model.get(key) == value}
+        own = {key: self.model[key] for key in changed & self.model.keys()}
+        return {key: value for key, value in manifest.model.items() if key not in changed} | own
 
     def shared_differences(self, other: Manifest) -> list[Difference]:
         """Return what differs in the inputs that this run shares with another one of its study.

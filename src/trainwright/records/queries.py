@@ -11,7 +11,10 @@ from trainwright.errors import InputError
 
 Json = dict[str, Any]
 Test = Callable[[Mapping[str, Any]], bool]
-FIELDS = ("run", "experiment", "status", "steps", "epochs", "model", "data", "duration", "gpu_hours", "cost")
+FIELDS = (
+    *("run", "experiment", "study", "status", "steps", "epochs", "model", "data", "duration"),
+    *("gpu_hours", "cost"),
+)
 _SAMPLE = "val_f1 > 0.9 and model = lightgbm"
 _TOKEN = re.compile(
     r"""\s*(?:(?P<operator><=|>=|!=|==|[=<>~])|(?P<bracket>[()])|(?P<text>'[^']*'|"[^"]*")"""

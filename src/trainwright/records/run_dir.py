@@ -4,7 +4,8 @@ runs/<experiment>/<run-id>/
     config.yaml         the resolved config
     created.json        where and when the run was created, and its signature
     parent.json         the run that it was forked from, goes on after, or repeats; if there is one
-    initial/            the checkpoint of the parent that it starts from, and the parent's config
+    initial/            the checkpoint of the parent that it starts from, and the parent's config; or the
+                        initial weights of a model that was given as an object
     manifest.json       the inputs of the computation; written before step 1
     data.json           how raw rows become features, and outputs classes; data-0002.json after a change
     attempts/0001.json  one process life: when, where, how it ended
@@ -72,8 +73,7 @@ class RunDir:
         experiment: str,
         config: str,
         fill: Callable[[RunDir], None] | None = None,
-        settings: list[str] | None = None,
-        data_paths: Mapping[str, str] | None = None,
+        created: Creation | None = None,
     ) -> RunDir:
         """Make a new run directory for the run of a resolved config (YAML).
 
@@ -84,8 +84,7 @@ class RunDir:
             experiment: The name of the experiment.
             config: The content of the config file, with which the run begins to exist.
             fill: Writes what must be there by then; if it fails, there is no run.
-            settings: The dotted keys that the user set; None: it is not known.
-            data_paths: The paths of the data that are variables in the config; see `Resolved.data_paths`.
+            created: What else is recorded of its creation; the folder and the time are added.
 
         Raises:
             InputError: The directory cannot be written.
@@ -93,11 +92,8 @@ class RunDir:
         run = RunDir(_new_folder(runs_dir / experiment))
         try:
             fsync_folder(run.path.parent)
-            created = Creation(
-                working_directory=str(Path.cwd()),
-                time=time.time(),
-                settings=settings,
-                data_paths=dict(data_paths or {}),
+            created = (created or Creation()).model_copy(
+                update={"working_directory": str(Path.cwd()), "time": time.time()}
             )
             signed = signature(run.path, config.encode(), created.places)
             created = created.model_copy(update={"signature": signed})

@@ -27,6 +27,7 @@ class BestTrial(Record):
         params: The parameters, by dotted key.
         values: With several metrics or constraints: their values, by name.
         digest: The digest of the final training, if there was one.
+        metrics: The metrics of its model on the test split, which no other trial was evaluated on.
     """
 
     trial: int
@@ -36,6 +37,7 @@ class BestTrial(Record):
     params: dict[str, Any] = Field(default_factory=dict)
     values: dict[str, float] | None = None
     digest: str | None = None
+    metrics: dict[str, float] = Field(default_factory=dict)
 
 
 class BracketSizes(Record):

@@ -44,13 +44,21 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
     name = {"test": "Test", "val": "Validation", "train": "Training"}[split]
     made: Section = {
         "name": name,
+        "positive": _positive(tables) if first else "",
         "worst_head": [],
         "worst_note": "",
         "rows": number(tables.get("rows", 0)),
         "metrics": [
-            (history.title(metric), number(value), _meaning(tables, metric) if first else "")
+            (
+                history.title(metric),
+                number(value),
+                interval_in_words(tables, metric),
+                _meaning(tables, metric) if first else "",
+            )
             for metric, value in numbers(part(tables, "metrics")).items()
         ],
+        "has_intervals": bool(part(tables, "intervals")),
+        "methods": _methods(tables),
         "sample": bool(tables.get("sample")),
         "confusion": None,
         "broad": False,
@@ -80,6 +88,31 @@ def _evaluation(split: str, tables: Json, *, first: bool) -> Section:
         made["worst"] = [_worst_row(row) for row in (tables.get("worst") or [])[:8]]
         made["worst_head"], made["worst_note"] = _worst_names(tables)
     return made
+
+
+def interval_of(tables: Json, metric: str) -> tuple[float, float] | None:
+    """Return the 95% interval of a metric; None if it has none."""
+    ends = numbers(part(tables, "intervals", metric))
+    return (ends["low"], ends["high"]) if ends.keys() >= {"low", "high"} else None
+
+
+def interval_in_words(tables: Json, metric: str) -> str:
+    """Return the 95% interval of a metric; empty if it has none."""
+    ends = interval_of(tables, metric)
+    return "" if ends is None else f"{number(ends[0])} to {number(ends[1])}"
+
+
+def _methods(tables: Json) -> str:
+    """Return in words how the intervals of an evaluation were made."""
+    by_method: dict[str, list[str]] = {}
+    for metric, one in part(tables, "intervals").items():
+        by_method.setdefault(str(one.get("method")), []).append(metric.partition("_")[2])
+    said = {
+        "Wilson": "Wilson's for shares of rows",
+        "normal": "the normal one for other means",
+        "bootstrap": "the bootstrap (200 resamples, seeded)",
+    }
+    return "; ".join(f"{said.get(how, how)} ({', '.join(names)})" for how, names in by_method.items())
 
 
 def _meaning(tables: Json, metric: str) -> str:
@@ -166,3 +199,11 @@ def _threshold(value: float) -> str:
 
 def _whole(value: float) -> str:
     return number(int(value) if float(value).is_integer() else float(value))
+
+
+def _positive(tables: Json) -> str:
+    """Return the positive one of two classes, and why it is that one."""
+    if tables.get("positive") is None:
+        return ""
+    why = filter(None, (str(tables.get("positive_reason", "")), "evaluation.positive"))
+    return f"{tables['positive']} ({'; '.join(why)})"

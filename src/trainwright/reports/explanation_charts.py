@@ -208,7 +208,7 @@ def _numbers(shown: Dependence, span: tuple[float, float], texts: tuple[str, str
             parts.append(f'<path class="band {kind}" d="M{_points(grid, curve.high, x_axis, y_axis)}')
             parts[-1] += f'L{_points(grid[::-1], curve.low[::-1], x_axis, y_axis)}Z"/>'
         data = ";".join(
-            f"{x_axis(x):.1f},{x:.6g},{number(float(y))}" for x, y in zip(grid, curve.mean, strict=True)
+            f"{x_axis(x):.1f}|{x:.6g}|{number(float(y))}" for x, y in zip(grid, curve.mean, strict=True)
         )
         path = _points(grid, curve.mean, x_axis, y_axis)
         parts.append(f'<path class="line {kind}" d="M{path}" data-name="{text(name)}" data-points="{data}"/>')

@@ -69,7 +69,7 @@ def lines(figure: Json, title: str, labels: tuple[str, str]) -> str:
 
 def _line(kind: str, name: str, points: Sequence[tuple[float, float, float, float]]) -> Iterator[str]:
     path = "L".join(f"{x:.1f} {y:.1f}" for x, y, _, _ in points)
-    shown = ";".join(f"{x:.1f},{a:.3g},{number(float(b))}" for x, _, a, b in points)
+    shown = ";".join(f"{x:.1f}|{a:.3g}|{number(float(b))}" for x, _, a, b in points)
     data = f'data-name="{text(name)}" data-points="{shown}"'
     yield f'<path class="line {kind}" d="M{path}" {data}/>'
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
+from trainwright.config.emit import inline
 from trainwright.reports.diagnosis import diagnose
 from trainwright.reports.diagnosis.answers import ALL_FOLDS
+from trainwright.reports.diagnosis.base import Changes
+from trainwright.reports.diagnosis.changes import training_keys
 from trainwright.reports.explanations import FILE as EXPLANATION
-from trainwright.reports.rundir import RunFiles
-
-_BLANKS = ("COLUMN", "ALL_ROWS")  # what the reader must fill in
+from trainwright.reports.framework import framework_of
+from trainwright.reports.rundir import RunFiles, part
 
 
 def section(run: RunFiles) -> list[tuple[str, str]] | None:
@@ -23,18 +26,18 @@ def section(run: RunFiles) -> list[tuple[str, str]] | None:
     config = config_path(run)
     steps = []
     if not manifest.objects:
-        mends = [finding.mend for finding in diagnose(run)]
-        if changes := _changes([one for one in mends if one != ALL_FOLDS]):
+        findings = diagnose(run)
+        if changes := _changes([finding.changes for finding in findings]):
             steps.append(
                 ("fix what was found, in a new run", f"trainwright train {config} {changes}{options}")
             )
-        if ALL_FOLDS in mends:
+        if any(finding.command == ALL_FOLDS for finding in findings):
             steps.append(("judge it by all rows", ALL_FOLDS.replace("CONFIG", config) + options))
     if manifest.data.features:
         if not (run.folder / "evaluation" / EXPLANATION).exists():
             steps.append(("see which columns the model looks at", f"trainwright explain {name}{options}"))
         steps.append(("predict new rows", f"trainwright predict {name} rows.csv -o predictions.csv{options}"))
-    if not manifest.objects:
+    if not manifest.objects and _has_space(run):
         steps.append(
             (
                 "get a search space for better settings, to add to the config",
@@ -42,6 +45,14 @@ def section(run: RunFiles) -> list[tuple[str, str]] | None:
             )
         )
     return steps
+
+
+def _has_space(run: RunFiles) -> bool:
+    """Return whether options of the model are known that are worth a search."""
+    framework, model = framework_of(run), str(part(run.settings, "model").get("type"))
+    if framework is None:
+        return False
+    return model in framework.advice.spaces or {"learning_rate", "batch_size"} <= {*training_keys(run)}
 
 
 def config_path(run: RunFiles) -> str:
@@ -61,21 +72,10 @@ def runs_option(run: RunFiles) -> str:
     return ""
 
 
-def _changes(mends: Sequence[str]) -> str:
-    """Return the lines of config that mend what was found, as arguments."""
-    lines = [one for one in mends if not any(blank in one for blank in _BLANKS)]
-    pairs: dict[str, str] = {}
-    for key, _, value in (line.partition(": ") for line in lines):
-        both = key == "data.exclude" and key in pairs  # several findings may leave columns out
-        pairs[key] = _union(pairs[key], value) if both else value
-    return " ".join(shlex.quote(f"{key}={value}") for key, value in pairs.items())
-
-
-def _union(one: str, other: str) -> str:
-    """Return the items of two lists, which are in YAML, as one."""
-    from ruamel.yaml import YAML
-
-    from trainwright.config.emit import inline
-
-    parser = YAML(typ="safe", pure=True)
-    return inline(list(dict.fromkeys([*parser.load(one), *parser.load(other)])))
+def _changes(mends: Sequence[Changes]) -> str:
+    """Return the changes of the config that mend what was found, as arguments."""
+    both: dict[str, Any] = {}
+    for key, value in (pair for changes in mends for pair in changes.items()):
+        is_list = key == "data.exclude" and key in both  # several findings may leave columns out
+        both[key] = list(dict.fromkeys([*both[key], *value])) if is_list else value
+    return " ".join(shlex.quote(f"{key}={inline(value)}") for key, value in both.items())

@@ -15,9 +15,11 @@ from trainwright.redact import redacted_value
 from trainwright.reports import charts, history
 from trainwright.reports.charts import Line, LineChart
 from trainwright.reports.diagnosis import diagnose
+from trainwright.reports.evaluations import interval_of
 from trainwright.reports.rundir import Json, RunFiles, part, read_run, understanding
 from trainwright.reports.scales import duration
 from trainwright.reports.templates import script, style, template, write_page
+from trainwright.reports.verdict import is_lower_better
 
 FILE = "runs.html"
 MAX_CHARTS = 10
@@ -117,21 +119,47 @@ def _metrics(runs: Sequence[RunFiles]) -> list[tuple[str, list[tuple[str, bool]]
     values = [run.metrics for run in runs]
     names = list(dict.fromkeys(name for metrics in values for name in metrics))
     names.sort(key=lambda name: not name.startswith("test_"))
-    return [(history.title(name), _marked(name, [metrics.get(name) for metrics in values])) for name in names]
+    return [(history.title(name), _marked(name, runs)) for name in names]
 
 
-def _marked(name: str, row: Sequence[float | None]) -> list[tuple[str, bool]]:
-    known = [value for value in row if value is not None and math.isfinite(value)]
-    best = (min if _is_lower_better(name) else max)(known) if len(set(known)) > 1 else None
-    return [("" if value is None else number(value), value is not None and value == best) for value in row]
+def _marked(name: str, runs: Sequence[RunFiles]) -> list[tuple[str, bool]]:
+    row = [run.metrics.get(name) for run in runs]
+    best = _best(name, runs)
+    return [("" if value is None else number(value), index == best) for index, value in enumerate(row)]
 
 
-def _is_lower_better(name: str) -> bool:
-    from trainwright.plugins import adapters
+def _best(name: str, runs: Sequence[RunFiles]) -> int | None:
+    """Return which run has the best value of a metric; None where noise explains its lead."""
+    sign = -1.0 if is_lower_better(name) else 1.0
+    known = {
+        index: sign * value
+        for index, run in enumerate(runs)
+        if (value := run.metrics.get(name)) is not None and math.isfinite(value)
+    }
+    if len(set(known.values())) < 2:
+        return None
+    first, second = sorted(known, key=lambda index: -known[index])[:2]
+    return first if _leads(name, runs[first], runs[second]) else None
 
-    bare = name.partition("_")[2]
-    modes = {task.metrics[bare].mode for _, task in adapters("task") if bare in task.metrics}
-    return modes == {"min"} or bare == "loss"
+
+def _leads(name: str, first: RunFiles, second: RunFiles) -> bool:
+    """Return whether a metric of one run is better than another's by more than the noise of the rows.
+
+    The noise is that of both intervals. Where a metric has none, such as the loss, the first one of the
+    split that has an interval decides.
+    """
+    split = name.partition("_")[0]
+    tables = [run.evaluations.get(split, {}) for run in (first, second)]
+    named = [name, *part(tables[0], "intervals")]
+    for one in named:
+        ends = [known for table in tables if (known := interval_of(table, one)) is not None]
+        values = [run.metrics[one] for run in (first, second) if one in run.metrics]
+        if len(ends) < 2 or len(values) < 2:
+            continue
+        noise = math.hypot(*((high - low) / 2 for low, high in ends))
+        gap = (values[0] - values[1]) * (-1.0 if is_lower_better(one) else 1.0)
+        return gap > noise
+    return first.metrics[name] != second.metrics[name]
 
 
 def _charts(runs: Sequence[_Named]) -> list[tuple[str, Markup]]:

@@ -19,6 +19,7 @@ from trainwright.records.result import Result
 from trainwright.records.status import FINAL
 from trainwright.redact import redacted
 from trainwright.reports import charts, figures, history
+from trainwright.reports.evaluations import interval_in_words
 from trainwright.reports.next_steps import config_path, runs_option
 from trainwright.reports.rundir import Json, RunFiles, numbers, part
 from trainwright.reports.scales import duration
@@ -33,7 +34,7 @@ _APART = 0.1  # from this distance on, a caption says that a split differs
 _MOST_PROCESSES = 16
 _SLOW = 1.3  # times of the median, from which a process is marked
 _YAML_KEY = re.compile(r"^(\s*(?:- +)*)([^\s#'\"\[{:][^:#]*?)(:)(?=\s|$)(.*)$")
-_OF_POSITIVE = ("f1", "precision", "recall")  # metrics of the positive one of two classes
+_OF_POSITIVE = ("f1", "precision", "recall", "average_precision")  # of the positive one of two classes
 _STATUS_SIGNS = {
     "completed": "✓",
     "failed": "✕",
@@ -101,7 +102,7 @@ def _figures(run: RunFiles) -> list[dict[str, str]]:
             "metric",
             history.title(name),
             number(metrics[name]),
-            f"of class {positive}" if name in of_class else "",
+            _note(run, split, name, f"of class {positive}" if name in of_class else ""),
         )
         for name in chosen[:4]
     ]
@@ -113,6 +114,11 @@ def _figures(run: RunFiles) -> list[dict[str, str]]:
         note = f"{number(round(rate))} samples/s" if rate and math.isfinite(rate) else ""
         figures.append(_figure("cost", "training time", duration(result.train_seconds), note))
     return figures
+
+
+def _note(run: RunFiles, split: str, metric: str, of_class: str) -> str:
+    ends = interval_in_words(run.evaluations.get(split, {}), metric)
+    return ", ".join(part for part in (of_class, f"95%: {ends}" if ends else "") if part)
 
 
 def _figure(kind: str, name: str, value: str, note: str = "") -> dict[str, str]:
@@ -137,7 +143,7 @@ def curves(run: RunFiles) -> Section | None:
         "loss": loss and Markup(charts.line_chart(loss, 920, 320)),
         "loss_narrow": loss and Markup(charts.line_chart(loss, 380, 270)),
         "others": [(chart.title, Markup(charts.line_chart(chart))) for chart in others],
-        "constant": [f"{history.title(name)} {data[name].last:.6g}" for name in constant],
+        "constant": [f"{history.title(name)} {number(data[name].last, zeros=False)}" for name in constant],
         "markers": [(Markup(charts.symbol(mark.kind)), mark.text) for mark in described],
         "more_markers": len(marks) - len(described) + run.history.more_events,
         "single": "loss" in data,

@@ -100,6 +100,11 @@ class RunFiles:
         return max((attempt.last_step for attempt in self.attempts), default=0)
 
     @property
+    def given_objects(self) -> bool:
+        """Whether the data, or the model, were given in Python."""
+        return bool(self.manifest and self.manifest.objects)
+
+    @property
     def metrics(self) -> dict[str, float]:
         """The metrics of the evaluated model; empty before its evaluation."""
         return self.result.metrics if self.result else {}

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+
 from trainwright.numerals import number
-from trainwright.plugins import task_of
+from trainwright.plugins import adapters, task_of
 from trainwright.redact import redacted
 from trainwright.reports import history
+from trainwright.reports.evaluations import interval_of
 from trainwright.reports.rundir import Json, RunFiles, numbers, part
 from trainwright.tasks.base import Task
 from trainwright.types import DataInfo
@@ -70,6 +73,9 @@ def judge(tables: Json) -> BaselineVerdict:
     level, title = _title(answers, certainty, words, simple)
     about = task_of(str(tables["task"])).judged_in_words
     sentences = [about[certainty]] if answers != certainty and certainty in about else []
+    if simple is not None and answers == "better" and gains(simple)[0] == "alike":
+        another = "a linear model" if simple["name"] == "linear" else str(simple["words"])
+        sentences.append(f"Use the simpler one: {another} answers these rows as well, within their noise.")
     if rows < _FEW:
         sentences.append(f"It was judged on {rows} rows only, so this may be chance.")
     return BaselineVerdict(level, title, sentences)
@@ -111,15 +117,39 @@ def _short_name(baseline: Json) -> str:
     return names.get(str(baseline["name"]), str(baseline["name"]))
 
 
-def _rows(tables: Json) -> list[tuple[str, list[str]]]:
-    """Return the metrics of the model beside those of its baselines."""
+def _rows(tables: Json) -> list[tuple[str, list[tuple[str, bool]]]]:
+    """Return the metrics of the model beside those of its baselines; what is clearly best is marked."""
     own = numbers(part(tables, "metrics"))
     others = [numbers(part(one, "metrics")) for one in tables["compared"]["baselines"]]
     shared = [name for name in own if all(name in other for other in others)][:_MOST_METRICS]
-    return [
-        (history.title(name), [number(own[name]), *(number(other[name]) for other in others)])
-        for name in shared
-    ]
+    rows = {name: [own[name], *(one[name] for one in others)] for name in shared}
+    return [(history.title(name), _marked(tables, name, row)) for name, row in rows.items()]
+
+
+def _marked(tables: Json, name: str, values: list[float]) -> list[tuple[str, bool]]:
+    """Return a row of values; one is marked that is better than the others by more than noise."""
+    sign = -1.0 if is_lower_better(name) else 1.0
+    ranked = [sign * value if np.isfinite(value) else -np.inf for value in values]
+    best = int(np.argmax(ranked))
+    compared = range(1, len(values)) if best == 0 else [best]  # baselines are compared with the model alone
+    is_clear = all(_differs(tables, name, values[0], index, values[index]) for index in compared)
+    return [(number(value), is_clear and index == best) for index, value in enumerate(values)]
+
+
+def _differs(tables: Json, name: str, own: float, index: int, other: float) -> bool:
+    """Return whether a metric of the model differs from that of a baseline by more than noise."""
+    gain = part(tables["compared"]["baselines"][index - 1], "gains", name.partition("_")[2])
+    if gain:
+        return _gain(gain) != "alike"
+    ends = interval_of(tables, name)
+    return ends is not None and not ends[0] <= other <= ends[1] and own != other
+
+
+def is_lower_better(name: str) -> bool:
+    """Return whether less is better of a metric with the prefix of its split."""
+    bare = name.partition("_")[2]
+    modes = {task.metrics[bare].mode for _, task in adapters("task") if bare in task.metrics}
+    return modes == {"min"} or bare == "loss"
 
 
 def task_of_run(run: RunFiles) -> Task | None:

@@ -35,7 +35,7 @@ from trainwright.runs.cleanup import discard_run
 from trainwright.runs.code_identity import with_later_imports
 from trainwright.runs.decisions import repeats
 from trainwright.runs.manifest import lower_tier, unsaved_reason
-from trainwright.runs.outcome import evaluate_outcome, result_so_far
+from trainwright.runs.outcome import EVALUATED, evaluate_outcome, result_so_far
 from trainwright.runs.processes.isolation import keeping_freed_memory, one_at_a_time
 from trainwright.runs.processes.placement import placed_config
 from trainwright.runs.processes.ranks import is_launched, launch, lead
@@ -44,6 +44,7 @@ from trainwright.runs.request import Request
 from trainwright.runs.session import open_session
 from trainwright.runs.startup import Ready, Startup
 from trainwright.runs.wiring import Components, build_loop, run_checkpoints, run_view, warn_unjudged
+from trainwright.types import SplitName
 from trainwright.world import ALONE, World
 
 log = logging.getLogger("trainwright")
@@ -227,8 +228,10 @@ class _Attempt:
         if status in TESTED:
             self._startup.files.share(lambda name: name.startswith("best/"))
             try:
+                parent, best = self._startup.manifest.parent, run_checkpoints(self._run).best
+                splits: tuple[SplitName, ...] = ("val",) if parent and parent.untested else EVALUATED
                 outcome = evaluate_outcome(
-                    self._run, components, state, run_checkpoints(self._run).best, self._signals.check
+                    self._run, components, state, best, self._signals.check, splits=splits
                 )
                 result = result.with_values(**outcome)
             except Stopped as stopped:
@@ -319,6 +322,13 @@ class _Attempt:
 
     def _end(self, result: Result, loop: Loop) -> None:
         recorder = loop.parts.recorder
+        loop.parts.learner.close()
+        if changed := loop.parts.learner.changed_definition():
+            manifest = self._startup.manifest = self._startup.manifest.model_copy(
+                update={"changed_model": dict(changed)}
+            )
+            if self._world.is_main:
+                self._run.write(Manifest.FILE, manifest)
 
         def end_journal() -> None:
             if result.metrics and result.status in TESTED:

@@ -40,6 +40,13 @@ def framework_name(config: RunConfig, model: Any = None) -> str:
     )
 
 
+def copied_model(model: Any) -> Any:
+    """Return a copy of a model object that was passed in Python; None of None. See `Framework.copied`."""
+    if model is None:
+        return None
+    return plugins.adapter("framework", plugins.framework_of_class(type(model))).copied(model)
+
+
 def _framework_of_function(path: str, function: FunctionType) -> str:
     """Return the framework of a function that makes a model: that of the class which it is annotated with.
 
@@ -102,4 +109,6 @@ def form_for(config: RunConfig, model: Any = None) -> FeatureForm:
         ModelError: No framework knows the model, or it cannot be constructed.
     """
     framework = cast(type[Framework], plugins.adapter("framework", framework_name(config, model)))
-    return framework.feature_form(config, model)
+    return framework.feature_form(config, model)._replace(
+        is_own=model is not None or ":" in config.model.type
+    )

@@ -19,6 +19,7 @@ from trainwright.records.data import DataDescription
 from trainwright.records.manifest import (
     SEMANTICS_OF,
     Change,
+    DataIdentity,
     DeterminismRecord,
     Difference,
     InitialWeights,
@@ -77,7 +78,7 @@ def make_manifest(
         config_sha256=run.config_sha256(),
         computation_hash=resolved.computation_hash(),
         computation=resolved.computation(),
-        data=components.bundle.once(data_inputs),
+        data=_identity(components.bundle),
         code=code_inputs(roots, here, known, model=objects.model, data=components.bundle.code),
         environment=environment_inputs(
             components.inputs.threads,
@@ -90,6 +91,13 @@ def make_manifest(
         weights=InitialWeights(initial=initial),
         determinism=DeterminismRecord(**determinism._asdict()),
     )
+
+
+def _identity(bundle: DataBundle) -> DataIdentity:
+    """Return what identifies the data, and their positive class, which the config may name."""
+    info = bundle.info
+    label = None if info.positive is None or info.classes is None else str(info.classes[info.positive])
+    return bundle.once(data_inputs).model_copy(update={"positive": label})
 
 
 def describe_data(bundle: DataBundle) -> DataDescription:

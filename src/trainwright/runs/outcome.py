@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -59,9 +59,23 @@ def result_so_far(
 
 
 def evaluate_outcome(
-    run: RunDir, components: Components, state: RunState, best: Checkpoints, check_signals: Callable[[], None]
+    run: RunDir,
+    components: Components,
+    state: RunState,
+    best: Checkpoints,
+    check_signals: Callable[[], None],
+    *,
+    splits: Sequence[SplitName] = EVALUATED,
 ) -> dict[str, Any]:
     """Evaluate the best model, or the final one if there is none; afterwards the learner holds its weights.
+
+    Args:
+        run: The run.
+        components: Its components.
+        state: Its state.
+        best: Its best models.
+        check_signals: Raises `Stopped` when a signal has come.
+        splits: What is evaluated, where the data have such a split.
 
     Returns:
         `metrics`, `evaluated` and `best` of the result.
@@ -73,7 +87,7 @@ def evaluate_outcome(
     model = _restore_best(components, state, best)
     metrics: Metrics = {}
     describe = Description(run, components) if components.inputs.world.is_main else None
-    for split in EVALUATED:
+    for split in splits:
         if split in components.bundle.splits:
             result = evaluate_split(components, split, check_signals)
             if describe:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,16 +13,17 @@ from trainwright.datasets.base import DataBundle
 from trainwright.errors import CheckpointError, InputError, ModelError
 from trainwright.frameworks.base import Framework, ModelInputs
 from trainwright.inference.predictor import Predictor
-from trainwright.records.data import understanding
+from trainwright.process.environ import asked_threads
+from trainwright.records.data import StoredModel, understanding
 from trainwright.records.decision import journalled_decisions
 from trainwright.records.run_dir import RunDir
 from trainwright.require import import_rule, importing_by
 from trainwright.runs.decisions import replayed_skips
-from trainwright.runs.frameworks import framework_for
+from trainwright.runs.frameworks import copied_model, framework_for
 from trainwright.runs.processes.threads import available_threads
 from trainwright.runs.run_config import read_config
 from trainwright.runs.weights import stored_model
-from trainwright.runs.wiring import load_data
+from trainwright.runs.wiring import load_data, run_checkpoints
 from trainwright.runs.workdir import working_directory
 from trainwright.types import DataInfo
 from trainwright.world import ALONE
@@ -50,19 +52,42 @@ def open_predictor(run: RunDir, model: Any = None, *, pinned: bool) -> Predictor
     return _settled(run, lambda: _opened(run, model, pinned=pinned))
 
 
+def fill_object(run: RunDir, model: Any) -> None:
+    """Give the object that a run was given the weights that stand for the run.
+
+    Nothing is done where there is no object, or the run ended before its first checkpoint.
+
+    Raises:
+        CheckpointError: They are damaged.
+        ModelError: They do not fit the object.
+    """
+    if model is None or not run_checkpoints(run).resume.names():
+        return
+    stored = stored_model(run)
+    inputs = _inputs(run, stored, model)
+    framework_for(inputs.config, inputs.info, model).fill(inputs, stored.folder)
+
+
 def _opened(run: RunDir, model: Any, *, pinned: bool) -> Predictor:
-    stored, manifest = stored_model(run), run.manifest()
-    config = read_config(run).with_placement(manifest.placement if manifest else {}).config
-    with understanding(stored.data_file):
-        info = DataInfo.from_json(stored.data.info)
-    threads = config.training.threads or available_threads(config)
-    framework = framework_for(config, info, model)
+    stored = stored_model(run)
+    inputs = _inputs(run, stored, model)
+    config = inputs.config
+    framework = framework_for(config, inputs.info, model)
     if pinned:
-        _pin(framework, config, threads)
-    inputs = ModelInputs(config, info, config.model.params, threads, model=model)
+        _pin(framework, config, inputs.threads)
+    inputs = replace(inputs, model=copied_model(model))
     return Predictor(
         run, stored, framework, inputs, _loader(run, config, model), partial(working_directory, run)
     )
+
+
+def _inputs(run: RunDir, stored: StoredModel, model: Any) -> ModelInputs:
+    manifest = run.manifest()
+    config = read_config(run).with_placement(manifest.placement if manifest else {}).config
+    with understanding(stored.data_file):
+        info = DataInfo.from_json(stored.data.info)
+    threads = config.training.threads or asked_threads() or available_threads(config)
+    return ModelInputs(config, info, config.model.params, threads, model=model)
 
 
 def _loader(run: RunDir, config: RunConfig, model: Any) -> Callable[[], DataBundle]:

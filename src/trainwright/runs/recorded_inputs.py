@@ -16,6 +16,7 @@ from trainwright.records.manifest import DeterminismRecord, Difference, Manifest
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.code_identity import code_inputs
 from trainwright.runs.data.identity import data_inputs
+from trainwright.runs.data.positive import positive_in_words
 from trainwright.runs.frameworks import framework_name
 from trainwright.runs.manifest import check_unchanged, code_roots, describe_data
 from trainwright.runs.objects import Objects
@@ -63,6 +64,8 @@ def record_inputs(run: RunDir, manifest: Manifest, bundle: DataBundle, *, provab
         manifest = manifest.model_copy(update={"determinism": lowered})
     if bundle.columns:
         log.info("columns: %s", bundle.columns, extra={"once": True})
+    if (positive := positive_in_words(bundle)) is not None:
+        log.info("positive class: %s", positive, extra={"once": True})
     for warning in bundle.warnings:
         log.warning("data: %s", warning)
     described = describe_data(bundle).encoded()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from trainwright.config import Resolved
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.samples.file_hashes import reading_again
 from trainwright.errors import TrainwrightError
+from trainwright.process.environ import asked_threads
 from trainwright.process.global_random import preserved_global_random, seed_global_random
 from trainwright.records.data import DataDescription
 from trainwright.records.decision import MEASURED, NEUTRAL, journalled_decisions
@@ -25,7 +27,7 @@ from trainwright.runs.code_identity import code_inputs
 from trainwright.runs.data.identity import data_inputs
 from trainwright.runs.data.sampling import epoch_samples
 from trainwright.runs.environment import environment_inputs
-from trainwright.runs.frameworks import framework_name
+from trainwright.runs.frameworks import copied_model, framework_name
 from trainwright.runs.lookup import warn_of_unused
 from trainwright.runs.manifest import code_roots, make_manifest
 from trainwright.runs.objects import Objects
@@ -111,6 +113,8 @@ def _unusable(run: RunDir) -> str | None:
     manifest = run.require_manifest()
     if manifest.trainer is not None:
         return f"{manifest.trainer.name} made it"
+    if manifest.parent is not None and manifest.parent.untested:
+        return "it is a trial of a search, and was not evaluated on the test split"
     if manifest.determinism.tier == "statistical":
         return f"its tier is statistical: {manifest.determinism.reason}"
     if not manifest.data.content_hashed:
@@ -253,7 +257,7 @@ def _default_threads(run: RunDir, before: Manifest, config: RunConfig) -> int:
     description = DataDescription.load(run.path / before.data_file)
     train = before.data.splits.get("train")
     if description is None or train is None or train.rows is None:
-        return available_threads(config)
+        return asked_threads() or available_threads(config)
     framework = plugins.adapter("framework", framework_name(config))
     plan = framework.plan(config, epoch_samples(config, train.rows))
     return default_threads(framework, config, DataInfo.from_json(description.info), plan)
@@ -263,10 +267,12 @@ def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Pat
     """Return the inputs as an attempt finds them: built in the same order, as building may draw numbers."""
     config = resolved.config
     choices = journalled_decisions(run.journal).choices()  # without them, they would be measured again
+    framework = plugins.adapter("framework", framework_name(config, objects.model))
+    objects = replace(objects, model=copied_model(objects.model))  # itself it is trained if none is found
     components = build(config, config.training.threads, objects, choices)
     if source is not None and source.exists():
         initialize(components, source)
-    determinism = plugins.adapter("framework", framework_name(config, objects.model)).determinism(config)
+    determinism = framework.determinism(config)
     known = run.require_manifest().code.modules
     initial = weights_digest(components.learner, components.inputs.world)
     return make_manifest(run, resolved, objects, components, determinism, initial, known)

@@ -18,6 +18,14 @@ from trainwright.runs.predictor import open_predictor
 from trainwright.tasks.base import Scores
 from trainwright.types import DataInfo, Ids, SplitName
 
+# What must be equal of two models, and its name in messages.
+_OF_THE_TARGET = {
+    "task": "tasks",
+    "target": "targets",
+    "classes": "classes",
+    "positive": "positive classes (evaluation.positive)",
+}
+
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
@@ -73,7 +81,7 @@ def other_rows(first: Manifest, second: Manifest, split: SplitName = "test") -> 
     one, other = first.data, second.data
     if any(split not in data.splits for data in (one, other)):
         return f"one of them has no {split} split"
-    for key, plural in (("task", "tasks"), ("target", "targets"), ("classes", "classes")):
+    for key, plural in _OF_THE_TARGET.items():
         if getattr(one, key) != getattr(other, key):
             return f"their {plural} differ"
     if one.splits[split].sha256 == other.splits[split].sha256:

@@ -28,7 +28,7 @@ from trainwright.runs.decisions import (
     note_skips,
     replayed_skips,
 )
-from trainwright.runs.frameworks import framework_name
+from trainwright.runs.frameworks import copied_model, framework_name
 from trainwright.runs.manifest import checked_determinism, make_manifest
 from trainwright.runs.processes.nodes import SharedFiles
 from trainwright.runs.processes.placement import config_and_threads, say_threads
@@ -120,9 +120,21 @@ class Startup:
         parent = past.manifest.parent if past.manifest else self._request.parent
         decisions = known_decisions(past.saved, past.decisions, parent)
         components, determinism = self._build(past, decisions)
+        try:
+            return self._begin(past, components, determinism, decisions)
+        except BaseException:
+            components.learner.close()  # it gives back an object that was passed in Python
+            raise
+
+    def _begin(
+        self, past: _Earlier, components: Components, determinism: Determinism, decisions: Decisions
+    ) -> Ready:
+        """Initialize the model, record or compare the inputs, and restore the newest checkpoint."""
         source = self.files.source(self._world.from_main(lambda: self._first_weights(components, past)))
         if source is not None and not past.has_lost(source):
             initialize(components, source)
+        if self._request.objects.model is not None and self.origin.initial is None:
+            self._keep_given(components, is_new=past.manifest is None)
         initial = weights_digest(components.learner, self._world)
         self.manifest = self._world.from_main(
             lambda: self._record_or_compare(past, components, determinism, source, initial)
@@ -130,6 +142,11 @@ class Startup:
         self.checkpoints = self._own_checkpoints()
         seed_global_random(components.config.experiment.seed)  # building may have drawn from them
         return self._restore_newest(past, components, decisions)
+
+    def _keep_given(self, components: Components, *, is_new: bool) -> None:
+        """Keep the initial state of an object that is trained in place; see `Origin.keep_given`."""
+        if components.framework.capabilities.trains_objects:
+            self.origin.keep_given(components, self._world, is_new=is_new)
 
     def begin_own_steps(self, components: Components) -> RunState:
         """Restore the state that the steps of the parent led to, and record it as the initial state."""
@@ -287,6 +304,7 @@ class Startup:
         objects = self._request.objects
         if config.data == own.config.data:
             objects = replace(objects, data=own.bundle)
+        objects = replace(objects, model=copied_model(objects.model))  # it is trained in the run's own steps
         seed_global_random(config.experiment.seed)
         components = build(
             config,

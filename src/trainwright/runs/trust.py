@@ -88,7 +88,7 @@ class RunImports:
     def remedy(self) -> str:
         """Return what to do about a missing module; it may be where the run was started."""
         if self._started is None or self._started in self.folders:
-            return REMEDY
+            return REMEDY.format(Path.cwd())
         return (
             "a run's own folder is not searched from elsewhere\n"
             f"if the run is yours, start trainwright in the folder where it was started, {self._started}\n"

@@ -44,8 +44,14 @@ from trainwright.process.alarms import announced
 from trainwright.process.global_random import preserved_global_random
 from trainwright.records.run_dir import RunDir
 from trainwright.require import ImportRule, import_rule
-from trainwright.runs.data.checks import check_accumulators, check_metrics, check_reading
+from trainwright.runs.data.checks import (
+    check_accumulators,
+    check_batch_size,
+    check_metrics,
+    check_reading,
+)
 from trainwright.runs.data.learner_splits import learner_splits
+from trainwright.runs.data.positive import with_positive_class
 from trainwright.runs.data.sampling import check_sampling, drawing_weights, epoch_samples
 from trainwright.runs.data.shared import loaded
 from trainwright.runs.frameworks import form_for, framework_for
@@ -125,7 +131,8 @@ def load_data(config: RunConfig, model: Any = None, settle: Settle = PLAIN.settl
         _check_sources(config, rule)
     cls = plugins.dataset_of(config.data.type)
     request = LoadRequest(form_for(config, model), settle)
-    return loaded(cls(config.data, cls.Params(**config.data.params)), config.data, request)
+    bundle = loaded(cls(config.data, cls.Params(**config.data.params)), config.data, request)
+    return with_positive_class(bundle, config)
 
 
 def _check_sources(config: RunConfig, rule: ImportRule) -> None:
@@ -166,6 +173,7 @@ def build(
     framework = framework_for(config, bundle.info, model)
     check_accumulators(config, framework)
     check_reading(config, bundle, framework)
+    check_batch_size(config, bundle, framework)
     plan: Plan = framework.plan(config, epoch_samples(config, rows), model)
     check_sampling(config, framework, plan)
     if threads is None:
@@ -355,15 +363,21 @@ def warn_unjudged(components: Components, step: int) -> None:
         log.warning("the verdict will not be asked: %s", reason.strip())
 
 
+_OWN_RATES = ("learning_rate", "learning_rate_init", "eta0")  # options of models
+
+
 def _remedies(components: Components) -> list[str]:
     """Return what a user can change with this framework to keep the loss finite."""
     model = components.config.model
     keys = components.framework.training_keys(model.type, model.params)
+    clips = "lower" if components.config.training.max_grad_norm else "set"
     advice = {
         "learning_rate": "lower training.learning_rate",
-        "max_grad_norm": "set or lower training.max_grad_norm",
+        "max_grad_norm": f"{clips} training.max_grad_norm",
     }
-    return [text for key, text in advice.items() if key in keys] or ["check the options of the model"]
+    own = [f"lower model.params.{name}" for name in _OWN_RATES if isinstance(model.params.get(name), float)]
+    found = [text for key, text in advice.items() if key in keys] or own
+    return found or ["check the options of the model"]
 
 
 def wants_histograms(config: RunConfig) -> bool:

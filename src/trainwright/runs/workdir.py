@@ -6,13 +6,16 @@ import contextlib
 import stat
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
-from trainwright.errors import ChangedInputsError
+from trainwright.config import Resolved
+from trainwright.errors import ChangedInputsError, InputError
 from trainwright.process.environ import temporary_environment
+from trainwright.records.creation import Creation
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import StudyRecord
-from trainwright.require import importing_by
+from trainwright.require import import_paths, importing_by
 from trainwright.runs.semantics import changed, in_words
 from trainwright.runs.trust import RunImports
 from trainwright.storage.ownership import is_own
@@ -40,7 +43,8 @@ def code_folders(run: RunDir, *, resume: bool = False, trust: bool = False) -> l
 
     The caller's working directory always counts. The one that the run records counts, too, if the user trusts
     the run; or if the run is the user's own (see `storage.ownership`), and the caller either works below that
-    folder, or resumes the run and the folder of runs is in it. A folder of runs, or one inside a run
+    folder, or resumes the run and the folder of runs is in it. Where it counts, so does the folder of the
+    config of a run that is trusted or own, if code was there. A folder of runs, or one inside a run
     directory, is no project, and never counts.
 
     Args:
@@ -61,7 +65,48 @@ def code_folders(run: RunDir, *, resume: bool = False, trust: bool = False) -> l
         folders = [recorded, here]  # in the other one there may be another project's module of the same name
     elif recorded != here and trust:
         folders = [here, recorded]
+    if recorded in folders and (beside := _recorded_code(run, trust=trust)) is not None:
+        folders.append(beside)
     return [folder for folder in folders if not _is_of_runs(folder, run.path)]
+
+
+def _recorded_code(run: RunDir, *, trust: bool) -> Path | None:
+    """Return the folder of the config of a run, if code that it names was there and may be imported."""
+    created = run.creation()
+    if created is None or not created.code_folder:
+        return None
+    folder = Path(created.code_folder)
+    usable = folder.is_absolute() and folder.is_dir() and not _is_inside(folder, run.path)
+    return folder if usable and (trust or (_is_private(folder) and is_own(run.path))) else None
+
+
+def code_beside(resolved: Resolved) -> list[Path]:
+    """Return the folder of a config's file if a module that it names is there, and nowhere else.
+
+    Raises:
+        InputError: This process has imported another module of that name.
+    """
+    folder = resolved.folder
+    if folder is None or folder.resolve() == Path.cwd().resolve():
+        return []
+    searched = [str(Path.cwd()), *(str(Path(path).absolute()) for path in sys.path if path != str(folder))]
+    names = {path.partition(":")[0].partition(".")[0] for path in import_paths(resolved.nested)}
+    found = {name: spec for name in names if (spec := PathFinder.find_spec(name, [str(folder)])) is not None}
+    only = {name: spec for name, spec in found.items() if PathFinder.find_spec(name, searched) is None}
+    for name, spec in only.items():
+        loaded = getattr(sys.modules.get(name), "__file__", None)
+        if loaded and spec.origin and Path(loaded).resolve() != Path(spec.origin).resolve():
+            raise InputError(
+                f"module {name!r} is already imported in this process, from {loaded}; the config needs "
+                f"{spec.origin}: start a new process for it"
+            )
+    return [folder] if only else []
+
+
+def creation_of(resolved: Resolved) -> Creation:
+    """Return what is recorded of the creation of a run of a config."""
+    beside = next(map(str, code_beside(resolved)), "")
+    return Creation(settings=resolved.settings, data_paths=resolved.data_paths(), code_folder=beside)
 
 
 def _is_private(folder: Path) -> bool:

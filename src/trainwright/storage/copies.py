@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from trainwright.errors import CheckpointError, RunLockedError
 from trainwright.records.run_dir import RunDir
 from trainwright.safe_files import make_folders
+from trainwright.storage.deletion import remove_folder
 from trainwright.storage.heartbeats import may_have_owner
 from trainwright.storage.log import FOLDER
 from trainwright.storage.remote import RemoteRun
@@ -52,7 +53,8 @@ def refresh(runs_dir: Path) -> None:
         name, run = folder.parent.relative_to(runs_dir).as_posix(), RunDir(folder.parent)
         if name not in newest and not run.is_locked() and not RemoteRun(run.path, store).log.numbers():
             # It was deleted from the store. Its log is listed once more: it may have been created since then.
-            shutil.rmtree(run.path, ignore_errors=True)
+            with suppress(OSError):
+                remove_folder(run.path, "config.yaml")
 
 
 def download_records(run: RunDir) -> None:

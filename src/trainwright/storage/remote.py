@@ -32,6 +32,7 @@ from trainwright.stores.base import Store
 
 log = logging.getLogger("trainwright")
 
+DELETED = "deleted/"  # begins the keys of notes of runs that are being deleted
 _DOWNLOAD = ".down-"  # begins the names of folders with unfinished downloads
 
 
@@ -294,13 +295,39 @@ class RemoteRun:
     def remove(self) -> None:
         """Delete the run from its store: the log first, so that what is left is no run.
 
+        A note of the newest entry is there meanwhile, by which `finish_removal` goes on after a kill.
+
         Raises:
             OSError, CheckpointError: Something cannot be deleted.
         """
+        numbers = self.log.numbers()
+        self._store.put_if_absent(self._note, f"{max(numbers, default=0)}".encode())
+        self._remove()
+
+    def finish_removal(self) -> bool:
+        """Go on with a removal that was cut off, unless the run was taken up since; return whether it ended.
+
+        Raises:
+            OSError, CheckpointError: Something cannot be read or deleted.
+        """
+        left = self._store.get(self._note)
+        is_gone = self.log.numbers()[-1:] in ([], [int(left)])
+        if is_gone:
+            self._remove()
+        else:
+            self._store.delete(self._note)
+        return is_gone
+
+    def _remove(self) -> None:
         self.log.remove()
         for prefix in (self._beats, self._files):
             for key in self._store.list(prefix):
                 self._store.delete(key)
+        self._store.delete(self._note)
+
+    @property
+    def _note(self) -> str:
+        return f"{DELETED}{self.path.parent.name}/{self.path.name}"
 
 
 def copied_entry(path: Path) -> Entry | None:

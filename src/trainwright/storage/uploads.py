@@ -94,6 +94,8 @@ class Uploads:
             file = StoredFile(bytes=len(text.encode()), sha256=sha256_bytes(text.encode()), text=text)
         elif before is not None and before.sha256 == sha256_file(path):
             file = before
+        elif is_of_checkpoint(name) and (same := self._equal(path, size)) is not None:
+            file = same
         elif self._compresses and is_of_checkpoint(name) and size >= compression.MIN_BYTES:
             file = self._upload_compressed(name, folder)
         else:
@@ -101,6 +103,12 @@ class Uploads:
             self._store.put(self._prefix + folder + name, path)
         self._stored[name], self._seen[name] = file, (status.st_mtime_ns, status.st_size)
         return file
+
+    def _equal(self, path: Path, size: int) -> StoredFile | None:
+        """Return a file of another checkpoint that is stored already, and has the same content."""
+        alike = [one for other, one in self._stored.items() if one.bytes == size and is_of_checkpoint(other)]
+        sha256 = sha256_file(path) if any(one.parts for one in alike) else None
+        return next((one for one in alike if one.parts and one.sha256 == sha256), None)
 
     def _upload_compressed(self, name: str, folder: str) -> StoredFile:
         path, part = self._path / name, f"{folder}{name}{compression.SUFFIX}"

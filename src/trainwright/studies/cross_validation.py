@@ -93,7 +93,8 @@ class CrossValidation(StudyView):
     def __repr__(self) -> str:
         std = self.std
         metrics = ", ".join(
-            f"{name}={number(value, zeros=False)}±{std[name]:.2g}" for name, value in self.mean.items()
+            f"{name}={number(value, zeros=False)}±{number(std[name], zeros=False)}"
+            for name, value in self.mean.items()
         )
         study = f"{self.path.parent.name}/{self.id}"
         return f"<CrossValidation {study} {self.status}{': ' if metrics else ''}{metrics}>"

@@ -22,6 +22,7 @@ from trainwright.records.trials import FILE as TRIALS
 from trainwright.redact import redacted
 from trainwright.runs.data.bundles import make_bundle
 from trainwright.runs.wiring import load_data
+from trainwright.runs.workdir import creation_of
 from trainwright.safe_files import fsync_folder, make_folders
 from trainwright.storage.ownership import Signature, is_own, signature
 from trainwright.storage.seals import damage
@@ -237,8 +238,7 @@ class Study:
             experiment.parent,
             experiment.name,
             resolved.dump(),
-            settings=resolved.settings,
-            data_paths=resolved.data_paths(),
+            created=creation_of(resolved),
         )
         self._record_run(StudyRun(label=trial.label, run_id=run.id))
         return run

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from trainwright.errors import DataError, InputError, ModelError
 from trainwright.numerals import number
+from trainwright.tasks.support import positive
+from trainwright.tasks.support.positive import PositiveClass
 from trainwright.types import TARGET, Array, Batch, DataInfo, Ids, Mode, SplitName
 
 Json = dict[str, Any]
@@ -80,6 +82,7 @@ class Scores:
         targets: The targets, (rows, ...).
         weights: The weights of the rows, (rows,) float64, whose sum is above 0; None if all count the same.
         labels: The labels of the classes in index order, if the data have any.
+        positive: The index of the positive one of two classes.
     """
 
     task: type[Task]
@@ -87,11 +90,12 @@ class Scores:
     targets: Array
     weights: Floats | None = None
     labels: Sequence[Any] | None = None
+    positive: int = 1
 
     def take(self, ids: Ids) -> Scores:
         """Return the scores of the rows `ids`, (n,) int64; a row may be repeated."""
         weights = None if self.weights is None else self.weights[ids]
-        return Scores(self.task, self.outputs[ids], self.targets[ids], weights, self.labels)
+        return replace(self, outputs=self.outputs[ids], targets=self.targets[ids], weights=weights)
 
     def mean(self, values: Array) -> Any:
         """Return the mean of (rows, ...) values over the rows, by their weights: (...) float64."""
@@ -281,6 +285,27 @@ class Task(ABC):
             DataError: A target is not one of the classes.
         """
         raise NotImplementedError
+
+    def positive_class(
+        self,
+        named: Any,
+        counts: Callable[[], Array | None],  # noqa: ARG002 - only two classes have one
+    ) -> PositiveClass | None:
+        """Return the positive one of two classes; None where there are no two classes.
+
+        Args:
+            named: `evaluation.positive`, or None.
+            counts: Returns the number of training rows of each class, (classes,); None: they are not known.
+
+        Raises:
+            InputError: It is named, but is no class, or there are no two classes.
+        """
+        if named is not None:
+            raise InputError(
+                f"{positive.KEY}: {named} given, which is for a target of two classes, but the task is "
+                f"{self.name}; leave it out"
+            )
+        return None
 
     def blank_targets(self, rows: int) -> Array:
         """Return placeholders for the targets of rows of which only the features are known."""

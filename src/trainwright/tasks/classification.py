@@ -24,6 +24,7 @@ from trainwright.tasks.base import (
 from trainwright.tasks.support import classes, ranking
 from trainwright.tasks.support.columns import FEW, are_integers, as_json, distinct_labels, is_few, is_numeric
 from trainwright.tasks.support.links import sigmoid, softmax
+from trainwright.tasks.support.positive import KEY, PositiveClass, positive_of_two
 from trainwright.tasks.support.worst import largest
 from trainwright.types import Array, Ids
 
@@ -72,13 +73,11 @@ def _metrics() -> dict[str, Metric]:
         metrics[f"top_{k}_accuracy"] = Metric("max", text, classes.top_k_accuracy(k), bounds=SHARE)
     of_a_class: tuple[Literal["f1", "precision", "recall"], ...] = ("f1", "precision", "recall")
     for field in of_a_class:
-        text = (
-            f"{field} of the positive class (the second of two labels in order); macro average of 3 or more"
-        )
+        text = f"{field} of the positive class (evaluation.positive); macro average of 3 or more"
         metrics[field] = Metric("max", text, classes.averaged(field, "auto"), bounds=SHARE)
         for average in classes.AVERAGES:
             text = (
-                f"{field} of the second of two classes"
+                f"{field} of the positive one of two classes"
                 if average == "binary"
                 else f"{field}, {average} average"
             )
@@ -134,6 +133,23 @@ class ClassificationTask(Task):
         """Return the sorted labels."""
         return distinct_labels(values)
 
+    def positive_class(self, named: Any, counts: Callable[[], Array | None]) -> PositiveClass | None:
+        """Return the positive one of two classes; of more, none is."""
+        labels = self._labels
+        if len(labels) == 2:
+            return positive_of_two(named, labels, counts)
+        if named is not None:
+            raise InputError(
+                f"{KEY}: {named} given, which is for two classes, but {self.info.target} has {len(labels)}; "
+                "leave it out"
+            )
+        return None
+
+    @property
+    def _positive(self) -> int:
+        """The index of the positive one of two classes; where nothing was said of it, the second."""
+        return 1 if self.info.positive is None else self.info.positive
+
     def blank_targets(self, rows: int) -> Array:
         """Return (rows,) int64 zeros."""
         return np.zeros(rows, np.int64)
@@ -152,17 +168,23 @@ class ClassificationTask(Task):
 
     def scores(self, outputs: Array, targets: Array) -> Scores:
         """Return (rows, classes) probabilities in their own dtype, and (rows,) int64 class indices."""
-        return Scores(type(self), outputs, targets.astype(np.int64, copy=False), labels=self.info.classes)
+        return Scores(
+            type(self),
+            outputs,
+            targets.astype(np.int64, copy=False),
+            labels=self.info.classes,
+            positive=self._positive,
+        )
 
     @classmethod
     def answers(cls, scores: Scores) -> Answers:
         """Return the labels of the true and of the most probable classes, (rows,), and probabilities.
 
-        Labels are as in the data; probabilities are those of the second of two classes, (rows,), or of each
-        class, (rows, classes).
+        Labels are as in the data; probabilities are those of the positive one of two classes, (rows,), or of
+        each class, (rows, classes).
         """
         labels = np.arange(scores.outputs.shape[1]) if scores.labels is None else np.asarray(scores.labels)
-        probabilities = scores.outputs[:, 1] if len(labels) == 2 else scores.outputs
+        probabilities = scores.outputs[:, scores.positive] if len(labels) == 2 else scores.outputs
         return Answers(labels[scores.targets], labels[scores.predicted], probabilities)
 
     # -- baselines
@@ -190,7 +212,7 @@ class ClassificationTask(Task):
         return self._columns(outputs, outputs.argmax(axis=1))
 
     def columns_at(self, outputs: Array, threshold: float) -> Columns:
-        """Return the same columns; the second of two classes is predicted from `threshold` on.
+        """Return the same columns; the positive one of two classes is predicted from `threshold` on.
 
         Raises:
             InputError: There are more than two classes.
@@ -200,7 +222,8 @@ class ClassificationTask(Task):
                 f"a threshold decides between two classes, but there are {len(self._labels)}: leave it "
                 "out, and the most probable class is predicted"
             )
-        return self._columns(outputs, (outputs[:, 1] >= threshold).astype(np.int64))
+        is_positive = outputs[:, self._positive] >= threshold
+        return self._columns(outputs, np.where(is_positive, self._positive, 1 - self._positive))
 
     def _columns(self, outputs: Array, chosen: Array) -> Columns:
         """Return the columns, given the index of the class that is predicted for each row, (rows,)."""
@@ -214,7 +237,7 @@ class ClassificationTask(Task):
         return {"target": [labels[index] for index in targets]}
 
     def tables(self, scores: Scores, ids: Ids) -> Json:
-        """Return `confusion` (for at most 200 classes), `positive`, `per_class`, `worst` and figures."""
+        """Return `confusion` (for at most 200 classes), what is of two classes, and the other tables."""
         labels = [as_json(value) for value in self._labels]
         table = classes.per_class(scores.confusion)
         answers = self._answers_by_class(scores, labels)
@@ -222,7 +245,8 @@ class ClassificationTask(Task):
             "confusion": {"labels": labels, "matrix": scores.confusion.tolist()}
             if len(labels) <= MAX_CONFUSION
             else None,
-            "positive": labels[1] if len(labels) == 2 else None,
+            "positive": labels[scores.positive] if len(labels) == 2 else None,
+            "positive_reason": self.info.positive_reason,
             "per_class": table.to_json(labels),
             "worst": self._worst(scores, ids, labels),
             "figures": ranking.figures(answers),
@@ -231,8 +255,8 @@ class ClassificationTask(Task):
 
     @staticmethod
     def _answers_by_class(scores: Scores, labels: list[Any]) -> list[ranking.Answers]:
-        """Return the answers for each class; of two classes for the second only."""
-        shown = [1] if len(labels) == 2 else range(len(labels))
+        """Return the answers for each class; of two classes for the positive one only."""
+        shown = [scores.positive] if len(labels) == 2 else range(len(labels))
         return [
             ranking.Answers(str(labels[i]), scores.targets == i, scores.outputs[:, i], scores.weights)
             for i in shown
@@ -256,10 +280,10 @@ class ClassificationTask(Task):
     # -- explanations
 
     def explained_outputs(self, targets: Array, limit: int) -> list[ExplainedOutput]:
-        """Return the second of two classes, or those with the most rows, in the order of the classes."""
+        """Return the positive one of two classes, or those with the most rows, in their order."""
         every = [ExplainedOutput(i, str(as_json(label))) for i, label in enumerate(self._labels)]
-        if len(every) == 2:  # the first is the complement of the second
-            return every[1:]
+        if len(every) == 2:  # the other one is its complement
+            return [every[self._positive]]
         rows = np.bincount(targets, minlength=len(every))
         return [every[i] for i in sorted(np.argsort(-rows, kind="stable")[:limit].tolist())]
 

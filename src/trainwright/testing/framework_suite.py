@@ -240,7 +240,7 @@ class FrameworkSuite:
         monkeypatch.chdir(uninterrupted.require_manifest().working_directory)
         answer = api.reproduce(uninterrupted.path)
         assert (answer.verdict, answer.step, answer.tensor) == ("identical", None, None)
-        assert list(answer.inputs) == []
+        assert not answer.inputs, answer.inputs
 
     def test_steps_do_not_depend_on_predictions_or_snapshots(self, components: Components) -> None:
         """Predicting and saving between steps changes no bits."""

@@ -113,6 +113,41 @@ def test_the_batch_size_is_the_loaders_unless_the_config_has_one(tmp_path: Path)
     assert trainwright.reproduce(run, data=loaders).verdict == "identical"
 
 
+LOADERS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def loaders(count=90):
+    x = torch.randn(count + 30, 4, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    parts = TensorDataset(x[:count], y[:count]), TensorDataset(x[count:], y[count:])
+    return tuple(DataLoader(part, batch_size=15) for part in parts)
+"""
+
+
+def test_the_batch_size_of_loaders_that_a_function_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "my_loaders.py").write_text(LOADERS)
+    monkeypatch.chdir(tmp_path)
+    settings: dict[str, Any] = {
+        "model": "mlp",
+        "data": "my_loaders:loaders",
+        "training": {"max_steps": 4, "threads": 1},
+    }
+    run = trainwright.train(settings)
+    assert run.manifest["computation"]["training.batch_size"] == 15
+    assert len(trainwright.list_runs()) == 1
+    assert trainwright.reproduce(run).verdict == "identical"
+    count = len(trainwright.list_runs())
+    trainwright.train(settings, reuse=True)
+    assert len(trainwright.list_runs()) == count
+    caplog.clear()
+    own = trainwright.train(settings, {"training.batch_size": 32})
+    assert own.manifest["computation"]["training.batch_size"] == 32
+    assert "training.batch_size: 32, as the config says; the data loaders have 15" in caplog.text
+
+
 MODULE = Path(__file__).read_text().partition("class Images")[2].partition("\n\n\n")[0]
 
 

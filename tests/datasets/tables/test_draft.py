@@ -1,5 +1,6 @@
 """`trainwright init`: drafts that train as they stand."""
 
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +275,66 @@ def test_several_targets() -> None:
         == draft_config("my data.csv", "height,rent").text()
     )
     assert "type: lightgbm" not in draft_config("my data.csv", "height,rent").text()
+
+
+def dated(rows: int = 300) -> list[dict[str, Any]]:
+    """Return rows of several a day, whose amount follows the day of the week."""
+    return [
+        {
+            "day": f"{date(2024, 1, 1) + timedelta(days=i // 3)}",
+            "shop": i % 3,
+            "sold": 10 * (i // 3 % 7) + i % 3,
+        }
+        for i in range(rows)
+    ]
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_rows_in_order_of_time_are_split_by_it_and_learn_from_its_parts(newest_first: bool) -> None:
+    rows = dated()[::-1] if newest_first else dated()
+    draft, (config, bundle) = drafted(csv_text(rows), "sold")
+    order = "rows are in order of day, the newest first" if newest_first else "rows are in order of day"
+    assert f"time: day  # {order}\n" in draft
+    assert config.data.split.time == "day"
+    assert {"day.days", "day.weekday", "shop"} <= set(bundle.info.feature_names)
+    of = {name: [rows[i]["day"] for i in ids] for name, ids in bundle.rows.items()}
+    assert max(of["train"]) < min(of["val"])
+    assert max(of["val"]) < min(of["test"])
+
+
+def test_a_time_alone_splits_the_rows_and_is_learned_from() -> None:
+    draft, (config, bundle) = drafted(
+        csv_text([{"day": row["day"], "sold": row["sold"]} for row in dated()]), "sold"
+    )
+    assert config.data.split.time == "day"
+    assert "features:" not in draft
+    assert {"day.days", "day.weekday"} <= set(bundle.info.feature_names)
+
+
+def test_dates_in_no_order_are_a_remark() -> None:
+    rows = dated()
+    draft, (config, _) = drafted(csv_text([*rows[7:], *rows[:7]]), "sold")
+    assert "# rows are dated by day: to split by it, set `time: day` under split" in draft
+    assert config.data.split.time is None
+
+
+@pytest.mark.parametrize(
+    ("name", "proposed"),
+    [("customer_id", True), ("customerid", True), ("ClientId", True), ("order_id", False), ("paid", False)],
+)
+@pytest.mark.parametrize("groups", [60, 260])
+def test_identifiers_that_come_back_are_proposed_as_groups(name: str, proposed: bool, groups: int) -> None:
+    rows = [{name: f"c-{i * 7 % groups:04}", "x": i % 11, "y": "yn"[i % 3 == 0]} for i in range(400)]
+    draft, (config, bundle) = drafted(csv_text(rows), "y")
+    assert config.data.split.group == (name if proposed else None)
+    assert (f"set `group: {name}`" in draft) == (name == "order_id")
+    if proposed:
+        held = {split: {rows[i][name] for i in ids} for split, ids in bundle.rows.items()}
+        assert not held["train"] & (held["val"] | held["test"])
+
+
+def test_identifiers_of_single_rows_are_no_groups() -> None:
+    rows = [{"customer_id": f"c-{max(i, 8):04}", "x": i % 11, "y": "yn"[i % 3 == 0]} for i in range(400)]
+    draft, (config, _) = drafted(csv_text(rows), "y")
+    assert config.data.exclude == ["customer_id"]
+    assert "group" not in draft

@@ -406,6 +406,17 @@ def test_free_text_that_differs_from_row_to_row_is_no_identifier() -> None:
     assert not any("identifier" in warning for warning in bundle.warnings)
 
 
+def test_texts_that_come_back_in_many_rows_are_no_identifiers() -> None:
+    titles = ["manager"] * 20 + [f"job {i}" for i in range(180)]
+    table = Table({"title": np.array(titles, dtype=object), "row_id": np.array(titles, dtype=object)})
+    kinds = infer(table, ["title", "row_id"], config()).kinds
+    assert kinds["title"].kind == "category"
+    assert kinds["row_id"].kind == "identifier"  # its name says so
+    few = np.array(["manager"] * 3 + [f"job {i}" for i in range(197)], dtype=object)
+    several = Table({"title": few, "x": np.arange(200) % 7})
+    assert infer(several, ["title", "x"], config()).kinds["title"].kind == "identifier"
+
+
 def test_every_word_for_missing_values_is_named() -> None:
     cells = ["?", "-", "n/a", "unknown"] * 2 + [str(i / 7) for i in range(100)]
     table = Table({"age": np.array(cells, dtype=object)}, "t.csv")

@@ -24,7 +24,7 @@ from trainwright.datasets.samples import map_style, weights
 from trainwright.datasets.samples.array_names import LETTERS, Role, roles_of
 from trainwright.datasets.samples.arrays import as_array, is_frame
 from trainwright.datasets.samples.lists import without_lists
-from trainwright.datasets.samples.loaders import from_tf_dataset, is_tf_dataset, unwrapped
+from trainwright.datasets.samples.loaders import batch_size_of, from_tf_dataset, is_tf_dataset, unwrapped
 from trainwright.datasets.samples.preprocessed import Pair, from_arrays, refuse_column_settings
 from trainwright.datasets.samples.sampling import SAMPLING
 from trainwright.datasets.tables import tabular
@@ -66,8 +66,13 @@ def from_objects(
     Raises:
         DataError: The data cannot be used; says what is wrong, and what to do.
     """
-    config, data = config or DataConfig(), as_pandas(data)
-    data = unwrapped(without_lists(of_bunch(data), source), source)
+    size = batch_size_of(data)
+    bundle = _from_objects(data, config or DataConfig(), source, request)
+    return bundle if size is None else replace(bundle, batch_size=size)
+
+
+def _from_objects(data: Any, config: DataConfig, source: str, request: LoadRequest) -> DataBundle:
+    data = unwrapped(without_lists(of_bunch(as_pandas(data)), source), source)
     target = config.target_name
     parts = {
         name: _by_role(_unpacked(part, name), target)
@@ -89,7 +94,7 @@ def from_objects(
         if own_weights:
             config = config.model_copy(update={"weight": WEIGHT})
             tables = {name: table.with_column(WEIGHT, own_weights[name]) for name, table in tables.items()}
-        return tabular.build(tables, config, request.form)
+        return tabular.build(tables, config, request.form, given=True)
     _refuse_settings(config, forms["train"])
     if forms["train"] == "items":
         if config.standardize:
@@ -100,6 +105,7 @@ def from_objects(
             {name: as_table(part, f"the {name} rows", lists=config.targets) for name, part in parts.items()},
             config,
             request.form,
+            given=True,
         )
     if forms["train"] == "named":
         parts = {

@@ -38,6 +38,8 @@ def _suggestion(setting: str, name: str, table: Table) -> str:
 def feature_columns(table: Table, config: DataConfig) -> list[str]:
     """Return the columns to learn from: all but the target, the columns of the split, and the excluded ones.
 
+    A time that the rows are split by is learned from where there is nothing else.
+
     Raises:
         DataError: A column that the config names does not exist, or none remain.
     """
@@ -69,6 +71,8 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
     if config.features is None:
         left_out |= {config.split.group or "", config.split.time or ""}
     names = [name for name in (config.features or table.columns) if name not in left_out]
+    if not names and config.features is None:
+        names = [name for name in table.columns if name == config.split.time and name not in config.exclude]
     if not names:
         raise DataError(f"{table.source}: no usable feature column; it has {listed(table.columns)}")
     return names
@@ -196,7 +200,7 @@ def odd_columns(
 
 def oddity(values: Array, targets: Array, *, may_differ: bool = False) -> str | None:
     """Return what is odd about a column of the training rows, or None."""
-    if _constant(values):
+    if is_constant(values):
         return "holds one value in all training rows, so nothing can be learned from it"
     if _numbers_rows(values):
         return NUMBERS_ROWS
@@ -207,7 +211,8 @@ def oddity(values: Array, targets: Array, *, may_differ: bool = False) -> str | 
     return None
 
 
-def _constant(values: Array) -> bool:
+def is_constant(values: Array) -> bool:
+    """Return whether all rows of a column hold one value."""
     return len(values) > 1 and bool((values == values[0]).all())
 
 
@@ -260,11 +265,14 @@ def _tells_value(values: Array, targets: Array) -> bool:
     return bool(abs(x @ y) >= (1 - 1e-10) * np.sqrt((x @ x) * (y @ y)) > 0)
 
 
-def far_from_standardized(features: Array) -> list[str]:
+def far_from_standardized(
+    features: Array, cure: str = "or give a data frame, which data.standardize scales"
+) -> list[str]:
     """Return a warning about floats that are too large for most models that are trained by gradients.
 
     Args:
         features: The training features, (rows, ...), which may be on disk: only the first are looked at.
+        cure: Another way than to scale them.
     """
     if features.dtype.kind != "f":  # whole numbers may be tokens, or the pixels of images
         return []
@@ -272,10 +280,7 @@ def far_from_standardized(features: Array) -> list[str]:
     largest = float(max(np.fmax.reduce(first, axis=None), -np.fmin.reduce(first, axis=None)))
     if not largest > _LARGE:
         return []
-    return [
-        f"the features are arrays and are taken as they are, with values up to {largest:.6g}: scale them, or "
-        "give a data frame, which data.standardize scales"
-    ]
+    return [f"the features are taken as they are, with values up to {largest:.6g}: scale them, {cure}"]
 
 
 def repeated_rows(splits: Mapping[SplitName, Arrays], sources: Collection[SplitName]) -> list[RepeatedRows]:

@@ -30,16 +30,19 @@ from trainwright.tasks.support.columns import unless_counts
 from trainwright.types import Ids, TableShape
 
 _GROUPS = (
-    "group",
-    "patient",
-    "subject",
-    "customer",
-    "user",
-    "session",
-    "household",
-    "site",
-    "device",
-    "store",
+    *(
+        "group",
+        "patient",
+        "subject",
+        "participant",
+        "person",
+        "customer",
+        "client",
+        "member",
+        "user",
+        "account",
+    ),
+    *("student", "employee", "driver", "player", "session", "household", "family", "site", "device", "store"),
 )
 _WORDS = {
     "number": "numbers",
@@ -50,6 +53,8 @@ _WORDS = {
 }
 _ROW_NAMES = re.compile(r"row[._ ]?names?|unnamed: 0", re.IGNORECASE)  # as R and pandas write them
 _MOST_STRAYS = 20  # different texts among numbers or dates, that a config names as missing values
+_MIN_TIMES = 20  # different ones: rows that come in their order do not so by chance
+_SHARING = 0.1  # of the rows share their group with another row, at least
 _MIN_GROUPS = 20  # with fewer, whole groups make splits of very different sizes
 
 
@@ -62,7 +67,8 @@ class Draft:
     reason to leave them out, and `split` evident settings of the split to a column and the reason.
     `comparison` are lines about models that were compared. `rare` are columns of categories that the training
     rows alone would take for identifiers, and `declared` what would be taken for something else: categories
-    among numbers or dates, quarters or months of years, and numbers with a unit.
+    among numbers or dates, quarters or months of years, and numbers with a unit. `listed`: the config lists
+    the features, as the time that splits the rows would not be one otherwise.
     """
 
     table: Table
@@ -81,6 +87,7 @@ class Draft:
     rare: list[str] = field(default_factory=list)
     strays: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     declared: Mapping[str, ColumnConfig] = field(default_factory=dict)
+    listed: bool = False
 
     @property
     def shape(self) -> TableShape:
@@ -100,7 +107,7 @@ class Draft:
         """Turn the settings of the split into remarks: the rows cannot be split so."""
         for key, (column, why) in self.split.items():
             self.remarks.append(_hint(key, column, why))
-        self.split = {}
+        self.split, self.listed = {}, False
 
     def keep_categories(self, train: Ids) -> None:
         """Note the categories that would be left out in training, which judges the training rows alone.
@@ -277,11 +284,15 @@ def _choose_split(draft: Draft) -> None:
         else:
             draft.remarks.append(_hint(key, column, why))
     split = [column for column, _ in draft.split.values()]
-    if left := [name for name in draft.features if name not in split]:
-        draft.features = left
-        draft.exclude = {name: why for name, why in draft.exclude.items() if name not in split}
-    else:
+    left = [name for name in draft.features if name not in split]
+    if not left and "time" not in draft.split:
         draft.drop_split()
+        return
+    if "time" in draft.split:  # its parts, such as the month, may tell much
+        left = [name for name in draft.typed.columns if name in {*left, *split}]
+        draft.listed = len(left) > 1
+    draft.features = left
+    draft.exclude = {name: why for name, why in draft.exclude.items() if name not in split}
 
 
 def _hint(key: str, column: str, why: str) -> str:
@@ -289,12 +300,16 @@ def _hint(key: str, column: str, why: str) -> str:
 
 
 def _times(draft: Draft) -> Iterator[tuple[str, str, str, bool]]:
-    """Yield the columns of times; it is evident to split by one that rises from row to row."""
+    """Yield the columns of times; it is evident to split by one that rises, or falls, from row to row."""
     for name, values in draft.typed.columns.items():
         if name in draft.targets or kind_of(values) != "time" or missing(values).any():
             continue
-        ordered = bool((values[1:] >= values[:-1]).all()) and len(np.unique(values)) > len(values) // 10
-        yield "time", name, f"rows are {'in order of' if ordered else 'dated by'} {_one_line(name)}", ordered
+        later, earlier = values[1:], values[:-1]
+        orders = {"": (later >= earlier).all(), ", the newest first": (later <= earlier).all()}
+        order = next((words for words, is_so in orders.items() if is_so), None)
+        ordered = order is not None and len(np.unique(values)) >= min(_MIN_TIMES, len(values) // 2)
+        why = f"in order of {_one_line(name)}{order}" if ordered else f"dated by {_one_line(name)}"
+        yield "time", name, f"rows are {why}", ordered
 
 
 def _groups(draft: Draft) -> Iterator[tuple[str, str, str, bool]]:
@@ -302,12 +317,15 @@ def _groups(draft: Draft) -> Iterator[tuple[str, str, str, bool]]:
     for name in [*draft.features, *draft.exclude]:
         words = re.split(r"[\W_]+", re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower())
         values = draft.typed.columns[name]
-        groups = len(set(values.tolist()))
-        is_named = any(word in words for word in _GROUPS)
-        if groups > len(values) // 2 or not (is_named or "id" in words):
+        rows = Counter(values.tolist()).values()
+        sharing = sum(count for count in rows if count > 1)
+        is_one_word = any(word == f"{group}id" for word in words for group in _GROUPS)  # customerid
+        is_named, is_id = is_one_word or any(map(_GROUPS.__contains__, words)), is_one_word or "id" in words
+        if sharing < _SHARING * len(values) or not (is_named or is_id):
             continue
-        is_evident = is_named and groups >= _MIN_GROUPS and "id" in words and not missing(values).any()
-        yield "group", name, f"{groups} different {_one_line(name)}, each with several rows", is_evident
+        is_evident = is_named and len(rows) >= _MIN_GROUPS and is_id and not missing(values).any()
+        why = "each with several rows" if 2 * len(rows) <= len(values) else f"shared by {sharing} of the rows"
+        yield "group", name, f"{len(rows)} different {_one_line(name)}, {why}", is_evident
 
 
 def _lines(draft: Draft, model: str) -> Iterator[str]:
@@ -328,6 +346,9 @@ def _lines(draft: Draft, model: str) -> Iterator[str]:
     if without := rows - len(draft.typed):
         yield f"  missing_target: drop  # {without} rows have none"
     yield f"  # to learn from: {_columns(draft)}"
+    if draft.listed:
+        time = _one_line(draft.split["time"][0])
+        yield f"  features: {inline(draft.features)}  # the parts of {time}, such as the month, among them"
     if draft.exclude:
         yield "  exclude:"
         yield from (f"    - {inline(name)}  # {reason}" for name, reason in draft.exclude.items())

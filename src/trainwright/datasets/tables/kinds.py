@@ -35,6 +35,7 @@ from trainwright.datasets.tables.written import (
 from trainwright.errors import DataError
 from trainwright.types import Array, Ids
 
+Keep = Literal["useful", "not identifiers", "all"]  # which columns are kept, of those that nobody named
 _DECLARED: dict[str, Kind] = {
     "number": "number",
     "boolean": "boolean",
@@ -49,6 +50,8 @@ NUMBERS_ROWS = "numbers the rows"
 CONSTANT = "holds one value in all training rows"
 _FIRST = 1000  # different texts that are read first: most columns are no numbers and no times there
 _MANY = 50  # with more different texts, a column may hold identifiers or free text rather than categories
+_OFTEN = 10  # rows: what names a row is not in so many
+_REPEATED = 0.01  # of the rows hold such texts: then the others are rare categories, not identifiers
 _SENTENCE = 3  # words: texts as long as this on average are free text, not identifiers
 IDENTIFIER = re.compile(
     r"(^|[\W_])(id|ids|uuid|guid|key|index|rowid|unnamed: 0)$|[a-z](Id|ID)$", re.IGNORECASE
@@ -76,21 +79,29 @@ class Inference:
         return ", ".join([*words, *([f"excluded: {listed(excluded)}"] if excluded else [])])
 
 
-def infer(table: Table, names: Collection[str], config: DataConfig, rows: Ids | None = None) -> Inference:
+def infer(
+    table: Table,
+    names: Collection[str],
+    config: DataConfig,
+    rows: Ids | None = None,
+    keep: Keep = "useful",
+) -> Inference:
     """Return what columns are: what the config declares, else what their cells say.
 
-    Columns that teach nothing are excluded, unless `data.features` names them or there are no others.
+    Columns that teach nothing are excluded, unless `data.features` names them, `keep` includes them, or there
+    are no others.
 
     Args:
         table: The table.
         names: The columns.
         config: The data section: `columns`, `missing_values`, `features`.
         rows: The training rows, which decide what a column is; default: all.
+        keep: Which of the columns that the config does not name are kept.
 
     Raises:
         DataError: Cells do not fit what is declared, or there is nothing to learn from.
     """
-    judged = judge(table, names, config, rows)
+    judged = judge(table, names, config, rows, keep)
     kinds = judged.kinds
     if kinds and not any(kind.is_feature for kind in kinds.values()):
         kinds = _with_some_feature(kinds, table)
@@ -98,7 +109,13 @@ def infer(table: Table, names: Collection[str], config: DataConfig, rows: Ids | 
     return Inference(kinds, [*judged.warnings, *excluded], excluded)
 
 
-def judge(table: Table, names: Collection[str], config: DataConfig, rows: Ids | None = None) -> Inference:
+def judge(
+    table: Table,
+    names: Collection[str],
+    config: DataConfig,
+    rows: Ids | None = None,
+    keep: Keep = "useful",
+) -> Inference:
     """Return what columns are, each by itself; see `infer`."""
     kinds: dict[str, ColumnKind] = {}
     warnings: list[str] = []
@@ -109,7 +126,7 @@ def judge(table: Table, names: Collection[str], config: DataConfig, rows: Ids | 
         declared = config.columns.get(name)
         if declared is None and name in table.categorical:
             declared = ColumnConfig(type="category")
-        column = _Column(name, values, table.source, config.features is not None)
+        column = _Column(name, values, table.source, "all" if config.features is not None else keep)
         kind = column.infer() if declared is None else column.declared(declared)
         given = kind_of(values)
         is_changed = kind.is_feature and given != ("text" if kind.reads_text else kind.kind)
@@ -163,7 +180,7 @@ def infer_target(table: Table, config: DataConfig) -> ColumnKind:
     """Return what the target is: numbers in text become numbers, and nothing else changes."""
     name = config.target_name
     absent = tuple(missing_values_of(config, name))
-    column = _Column(name, without(table.column(name), absent), table.source, explicit=True)
+    column = _Column(name, without(table.column(name), absent), table.source, "all")
     if (declared := config.columns.get(name)) is not None:
         return replace(column.declared(declared), missing=absent)
     if kind_of(column.values) == "text" and name not in table.categorical:
@@ -172,14 +189,28 @@ def infer_target(table: Table, config: DataConfig) -> ColumnKind:
     return ColumnKind("boolean" if kind_of(column.values) == "boolean" else "number", missing=absent)
 
 
+def kept_columns(*, is_own: bool, given: bool) -> Keep:
+    """Return which columns are kept, of those that nobody named: a model of the user's own counts on them.
+
+    A file often has a column that names its rows, which nobody means who counts the features.
+
+    Args:
+        is_own: Whether the model is the user's own.
+        given: Whether the rows are the user's own objects, or arrays.
+    """
+    if not is_own:
+        return "useful"
+    return "all" if given else "not identifiers"
+
+
 class _Column:
     """One column of the training rows, of which it is asked what it is."""
 
-    def __init__(self, name: str, values: Array, source: str, explicit: bool) -> None:
+    def __init__(self, name: str, values: Array, source: str, keep: Keep) -> None:
         self.name = name
         self.values = values
         self.warnings: list[str] = []
-        self._explicit = explicit  # the user has named the column as a feature
+        self._keep = keep  # all: also if the user has named the column as a feature
         self._source = source
 
     def _warn(self, text: str, cure: str) -> None:
@@ -189,8 +220,10 @@ class _Column:
         """Return what the cells say."""
         absent = missing(self.values)
         if absent.all():
-            return ColumnKind("number" if self._explicit else "empty", "has no value in any training row")
-        if not self._explicit and len(self.values) > 1 and (self.values == self.values[0]).all():
+            return ColumnKind(
+                "number" if self._keep == "all" else "empty", "has no value in any training row"
+            )
+        if self._keep == "useful" and len(self.values) > 1 and (self.values == self.values[0]).all():
             return ColumnKind("constant", CONSTANT)
         match kind_of(self.values):
             case "text":
@@ -237,7 +270,7 @@ class _Column:
 
     def _number(self, absent: Array) -> ColumnKind:
         present = self.values[~absent] if absent.any() else self.values
-        if not self._explicit:
+        if self._keep != "all":
             if numbers_rows(self.values):
                 return ColumnKind("identifier", NUMBERS_ROWS)
             if IDENTIFIER.search(self.name) and _all_differ(present):
@@ -261,16 +294,23 @@ class _Column:
                 self._declare("number", "to read them"),
             )
         words = sum(len(text.split()) for text in counts) / len(counts)
+        if words < _SENTENCE and self._repeats(counts):
+            return ColumnKind("category", f"{len(counts):,} different")
         if words >= _SENTENCE and len(counts) > max(_MANY, rows // 5):
             return ColumnKind("text", f"{words:.0f} words on average, mostly different")
-        if not self._explicit and len(counts) > max(_MANY, rows // 2):
+        if self._keep != "all" and len(counts) > max(_MANY, rows // 2):
             return ColumnKind("identifier", "has a different text in most rows")
         return ColumnKind("category", f"{len(counts):,} different")
+
+    def _repeats(self, counts: Counter[str]) -> bool:
+        """Return whether some texts come back in many rows, as the names of jobs do."""
+        often = sum(rows for rows in counts.values() if rows >= _OFTEN)
+        return often >= _REPEATED * counts.total() and IDENTIFIER.search(self.name) is None
 
     def _unless_identifier(self, kind: ColumnKind) -> ColumnKind:
         """Return the kind of numbers in text, unless they identify the rows."""
         numbers, _ = read_each(self.values, kind)
-        column = _Column(self.name, numbers, self._source, self._explicit)
+        column = _Column(self.name, numbers, self._source, self._keep)
         as_read = column._number(np.isnan(numbers))
         self.warnings += column.warnings
         return kind if as_read.is_feature else as_read

@@ -18,7 +18,7 @@ from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.samples.sampling import SAMPLING, sampling_weights
 from trainwright.datasets.tables import checks, raw
 from trainwright.datasets.tables.encoders.numbers import mean_and_scale
-from trainwright.datasets.tables.kinds import IDENTIFIER, Inference, infer, infer_target, judge
+from trainwright.datasets.tables.kinds import IDENTIFIER, Inference, infer, infer_target, judge, kept_columns
 from trainwright.datasets.tables.list_cells import with_label_columns
 from trainwright.datasets.tables.preparation import TabularPreparation, fit
 from trainwright.datasets.tables.ranges import ranges_of
@@ -110,7 +110,9 @@ def provided_splits(tables: Collection[SplitName], config: DataConfig) -> set[Sp
     return provided
 
 
-def build(tables: Tables, config: DataConfig, form: FeatureForm, *, known: bool = False) -> DataBundle:
+def build(
+    tables: Tables, config: DataConfig, form: FeatureForm, *, known: bool = False, given: bool = False
+) -> DataBundle:
     """Build the data of a run: check, split and prepare the rows.
 
     Args:
@@ -118,6 +120,7 @@ def build(tables: Tables, config: DataConfig, form: FeatureForm, *, known: bool 
         config: The data section.
         form: The form in which the framework wants the rows.
         known: Whether this is a well-known data set, whose columns are not checked for oddities.
+        given: Whether the rows are objects of the user's, who knows which columns they have.
 
     Raises:
         DataError: The data cannot be used; says what is wrong, where, and what to do.
@@ -143,7 +146,8 @@ def build(tables: Tables, config: DataConfig, form: FeatureForm, *, known: bool 
     target = Target(config.target_name, task, names=several, lists=lists)
     target, rows, more = _split(train, config, target, fractions(config.split, provided))
     infers = judges and not form.frames
-    columns = infer(train, names, config, rows["train"]) if infers else Inference({})
+    keep = kept_columns(is_own=form.is_own, given=given)
+    columns = infer(train, names, config, rows["train"], keep) if infers else Inference({})
     kinds = {**before.kinds, **columns.kinds}
     names = [name for name in names if name not in columns.kinds or columns.kinds[name].is_feature]
     tables = {name: replace(typed(table, columns.kinds), is_typed=judges) for name, table in tables.items()}
@@ -164,9 +168,11 @@ def build(tables: Tables, config: DataConfig, form: FeatureForm, *, known: bool 
     repeated = checks.repeated_rows(_compared(splits, preparation, parts["train"]), sources=tables)
     warnings += [*_unused_shares(tables, config), *(one.warning for one in repeated)]
     if not known and not form.frames:
-        # Free texts may well differ from row to row, and what is declared was looked at.
-        differ = {name for name, kind in columns.kinds.items() if kind.kind == "text" or kind.declared}
-        warnings += checks.odd_columns(parts["train"], names, splits["train"].arrays[TARGET], differ)
+        targets = splits["train"].arrays[TARGET]
+        warnings += _odd_columns(parts["train"], names, targets, columns.kinds, is_own=form.is_own)
+    if given and form.is_own and form.by_gradients and not config.standardize:
+        cure = "or set data.standardize: true"
+        warnings += checks.far_from_standardized(splits["train"].arrays[FEATURES], cure)
     info = _info(preparation, target, splits["train"].arrays[TARGET], config, form)
     return DataBundle(
         info=info,
@@ -182,6 +188,16 @@ def build(tables: Tables, config: DataConfig, form: FeatureForm, *, known: bool 
         if isinstance(preparation, TabularPreparation)
         else {},
     )
+
+
+def _odd_columns(
+    train: Table, names: Sequence[str], targets: Array, kinds: Mapping[str, ColumnKind], *, is_own: bool
+) -> list[str]:
+    """Return warnings about odd columns; a model of the user's own counts on constant ones, too."""
+    # Free texts may well differ from row to row, and what is declared was looked at.
+    differ = {name for name, kind in kinds.items() if kind.kind == "text" or kind.declared}
+    told = [name for name in names if not (is_own and checks.is_constant(train.columns[name]))]
+    return checks.odd_columns(train, told, targets, differ)
 
 
 def _identifiers(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePath
 from typing import NamedTuple
+
+import numpy as np
 
 from trainwright.datasets.samples.files import existing_file, files_below, files_matching
 from trainwright.datasets.tables.frames import row_chunks
@@ -99,10 +103,35 @@ def _blocks(path: str) -> Iterator[bytes]:
     file = existing_file(path, mapped=True)
     try:
         with file.open("rb") as stream:
-            while block := stream.read(PIECE_BYTES):
+            block = stream.read(PIECE_BYTES)
+            if PurePath(path).suffix.lower() == ".bin":
+                _refuse_tokens(path, block)
+            while block:
                 yield block
+                block = stream.read(PIECE_BYTES)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _refuse_tokens(path: str, start: bytes) -> None:
+    """Refuse the tokens of a text in place of the text, which people keep in `.bin` files.
+
+    Raises:
+        DataError: The first block of the file is no text.
+    """
+    try:
+        if 0 not in start:
+            codecs.getincrementaldecoder("utf-8")().decode(start)  # the block may end within a character
+            return
+    except UnicodeDecodeError:
+        pass
+    tokens = np.frombuffer(start[: len(start) // 2 * 2], "<u2")
+    raise DataError(
+        f"{path} holds numbers, not text: perhaps tokens in uint16, as nanoGPT's prepare.py writes them (the "
+        f"largest of the first {len(tokens):,} would be {tokens.max(initial=0)}); give the text that they "
+        "were made of, and data.params.tokenizer: bpe, or the path of a tokenizer.json. To train on the "
+        "bytes themselves, give the file another ending than .bin"
+    )
 
 
 def _cells(path: str, column: str) -> Iterator[bytes]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from trainwright.config.schema import RunConfig
-from trainwright.frameworks.base import Capabilities, Framework, Plan
+from trainwright.frameworks.base import Capabilities, Framework, Model, ModelInputs, Plan
 from trainwright.frameworks.boosting.estimators import ModelSpec
+from trainwright.frameworks.support.given import fill_estimator
 from trainwright.frameworks.support.plans import CUSTOM_FUNCTIONS_HINT, rounds_work
 from trainwright.types import DataInfo, FeatureForm
 
@@ -62,6 +64,20 @@ class BoosterFramework(Framework):
         Raises:
             ModelError: An option is wrong, or cannot be used in a run.
         """
+
+    @classmethod
+    def fill(cls, inputs: ModelInputs, folder: Path) -> None:
+        """Give an estimator of the library the trees that a snapshot wrote."""
+
+        def fill() -> None:
+            cls.give(cls.load(inputs, folder), inputs.model, inputs.info)
+
+        fill_estimator(inputs.model, inputs.info, fill)
+
+    @staticmethod
+    @abstractmethod
+    def give(model: Model, estimator: Any, info: DataInfo) -> None:
+        """Give an estimator of the library the trees of a model, as its `fit` would."""
 
     @staticmethod
     @abstractmethod

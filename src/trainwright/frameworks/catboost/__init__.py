@@ -145,6 +145,13 @@ class CatboostFramework(BoosterFramework):
         return CatboostLearner(inputs, plan)
 
     @staticmethod
+    def give(model: Model, estimator: Any, info: DataInfo) -> None:  # noqa: ARG004 - the trees say all
+        """Load the trees into a `CatBoost` estimator."""
+        from trainwright.frameworks.catboost.model import give
+
+        give(model.native, estimator)
+
+    @staticmethod
     def load(inputs: ModelInputs, folder: Path) -> Model:
         """Return the model in `folder`; its number of threads changes none of its bits."""
         from trainwright.frameworks.catboost.model import load_model

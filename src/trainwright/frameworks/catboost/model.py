@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -214,3 +215,11 @@ def load_model(inputs: ModelInputs, folder: Path) -> LoadedModel:
     with translated("these weights cannot be loaded", ModelError):
         data = read_model(folder / WEIGHTS_FILE, "a CatBoost")
         return LoadedModel(library, inputs, objective, spec.metric, data)
+
+
+def give(trained: Any, estimator: Any) -> None:
+    """Load the trees of a model into an estimator; the library loads from files alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = str(Path(folder) / "model.cbm")
+        trained.save_model(file)
+        estimator.load_model(file)

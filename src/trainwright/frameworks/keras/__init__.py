@@ -67,7 +67,7 @@ class KerasFramework(Framework):
     tasks: ClassVar[Collection[str] | None] = ("classification", "regression")
     aliases: ClassVar[Collection[str]] = ("tensorflow", "tf", "tf.keras")
     library: ClassVar[Library] = Library(("keras",), ("keras:Model",), hub_name="keras")
-    capabilities: ClassVar[Capabilities] = Capabilities(weights=True)
+    capabilities: ClassVar[Capabilities] = Capabilities(weights=True, trains_objects=True)
     advice: ClassVar[Advice] = Advice(spaces=_SPACES)
     unsaved_hint: ClassVar[str] = "keep what changes in variables (keras.Variable, add_weight)"
 
@@ -154,6 +154,22 @@ class KerasFramework(Framework):
         from trainwright.frameworks.keras import backend
 
         backend.pin(config, threads)
+
+    @staticmethod
+    def copied(model: Any) -> Any:
+        """Return a copy of a model with the same weights."""
+        from trainwright.frameworks.keras import building
+
+        return building.copied(require("keras", "keras"), model)
+
+    @classmethod
+    def fill(cls, inputs: ModelInputs, folder: Path) -> None:
+        """Load weights into a model; its dtype policies stay as they are."""
+        from trainwright.frameworks.keras import building
+
+        kept = building.policies(inputs.model)
+        cls.load(inputs, folder)
+        building.set_policies(kept)
 
     @staticmethod
     def learner(inputs: LearnerInputs) -> Learner:

@@ -60,7 +60,7 @@ def build_model(keras: Any, inputs: ModelInputs, policy: str) -> tuple[Any, Comp
         with _policy(keras, policy) if built_in or policy != "float32" else nullcontext():
             model = _constructed(keras, inputs)
         return _checked(model, inputs), _compiled(model)
-    model = _copied(keras, source, inputs) if source is inputs.model else source
+    model = source
     if policy != "float32":
         _set_policy(model, policy)
     return _checked(model, inputs), _compiled(source)
@@ -89,7 +89,7 @@ def definition(model: Any) -> dict[str, str]:
         for number, layer in enumerate(layers)
         if not _of_keras(type(layer))
     }
-    described = {"layers": sha256_json(plain(json.loads(model.to_json()))), **own}
+    described = {"layers": sha256_json(plain(_config_of(model))), **own}
     internal = vars(_keras_class(model, "Layer")()).keys() | vars(_keras_class(model, "Model")()).keys()
     attributes = {
         f"attribute {name} of layer {number}": value
@@ -99,6 +99,19 @@ def definition(model: Any) -> dict[str, str]:
         if name not in internal and not _leads_to_keras(value)
     }
     return described | described_attributes(attributes)
+
+
+def _config_of(model: Any) -> Any:
+    """Return the config of a model; of one that has none those of its layers, whose order the model knows."""
+    try:
+        return json.loads(model.to_json())
+    except Exception:
+        layers = model._flatten_layers(include_self=False)
+        return [
+            {"class": path_of(type(layer)), "config": json.loads(json.dumps(layer.get_config(), default=str))}
+            for layer in layers
+            if _of_keras(type(layer))
+        ]
 
 
 def _keras_class(model: Any, name: str) -> Any:
@@ -179,14 +192,8 @@ def _set_policy(model: Any, policy: str) -> None:
             layer.dtype_policy = policy
 
 
-def _copied(keras: Any, model: Any, inputs: ModelInputs) -> Any:
-    """Return a copy of a model object with the same weights.
-
-    Training must not change the user's object, because running again must start from the same weights.
-
-    Raises:
-        ModelError: Keras cannot copy the model.
-    """
+def copied(keras: Any, model: Any) -> Any:
+    """Return a copy of a model object with the same weights; the object itself if Keras cannot copy it."""
     classes = {type(layer).__name__: type(layer) for layer in model._flatten_layers()}
     try:
         with keras.saving.custom_object_scope(classes):
@@ -195,15 +202,37 @@ def _copied(keras: Any, model: Any, inputs: ModelInputs) -> Any:
             layer.trainable = original.trainable
         if model.built:
             if not copied.built:
-                copied(_trial_rows(inputs.info, np.float32))
+                copied.build_from_config(model.get_build_config())
             copied.set_weights(model.get_weights())
     except Exception as error:
-        raise ModelError(
-            f"the model object cannot be copied ({type(error).__name__}: {_first_line(error)}); "
-            "give its class a get_config that returns its constructor's arguments, "
-            "or name the class in model.type"
-        ) from error
+        log.warning(
+            "the model object cannot be copied (%s: %s): the object itself is used, and gets other weights; "
+            "give its class a get_config that returns its constructor's arguments",
+            type(error).__name__,
+            _first_line(error),
+        )
+        return model
+    if getattr(model, "compiled", False):
+        _compile_alike(copied, model)
     return copied
+
+
+def _compile_alike(copy: Any, model: Any) -> None:
+    """Give a copy what a model was compiled with; `compile` itself would need all of it in a config."""
+    names = ("compiled", "loss", "optimizer", "_compile_loss", "_compile_metrics", "_compile_config")
+    vars(copy).update({name: vars(model)[name] for name in names if name in vars(model)})
+
+
+def policies(model: Any) -> list[tuple[Any, Any]]:
+    """Return the layers of a model, each with its dtype policy."""
+    return [(layer, layer.dtype_policy) for layer in model._flatten_layers()]
+
+
+def set_policies(kept: Sequence[tuple[Any, Any]]) -> None:
+    """Give layers the dtype policies that they had."""
+    for layer, policy in kept:
+        if layer.dtype_policy != policy:
+            layer.dtype_policy = policy
 
 
 def _clone(keras: Any, model: Any) -> Any:

@@ -30,6 +30,8 @@ class KerasLearner(Learner):
 
     def __init__(self, inputs: LearnerInputs) -> None:
         self._inputs, training = inputs, inputs.config.training
+        self._definition = {} if inputs.model is None else building.definition(inputs.model)
+        self._policies = [] if inputs.model is None else building.policies(inputs.model)
         self._backend = backend.current(inputs.config)
         with self._backend.scope(), seeded(self._backend, backend.init_seed(inputs.config)):
             self._network = network = Network(inputs, self._backend, [_dtype(inputs)])
@@ -52,7 +54,7 @@ class KerasLearner(Learner):
     def definition(self) -> Mapping[str, str]:
         """Return the digest of a model object's layers, or of a .keras file."""
         if self._inputs.model is not None:
-            return building.definition(self._inputs.model)
+            return self._definition
         from_file = self._inputs.config.model.type == "keras"
         return {"file": sha256_file(Path(self._inputs.model_params["file"]))} if from_file else {}
 
@@ -108,6 +110,17 @@ class KerasLearner(Learner):
         """Return a hash of each part of the state of the user's objects that a snapshot leaves out."""
         self._trainer.publish()
         return self._custom.unsaved()
+
+    def close(self) -> None:
+        """Give a model object its dtype policies back; each snapshot has published the weights."""
+        building.set_policies(self._policies)
+
+    def changed_definition(self) -> Mapping[str, str]:
+        """Return what training has changed in a model object, besides its weights."""
+        if self._inputs.model is None:
+            return {}
+        now = building.definition(self._inputs.model)
+        return {name: value for name, value in now.items() if self._definition.get(name) != value}
 
     def _files(self, *, weights_only: bool) -> dict[str, dict[str, Array]]:
         files = self._state.arrays(weights_only=weights_only)

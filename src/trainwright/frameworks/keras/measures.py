@@ -30,6 +30,12 @@ _OF_DIFFERENCES = {
     *("MeanSquaredError", "RootMeanSquaredError", "MeanAbsoluteError", "R2Score", "LogCoshError"),
     *("mean_squared_error", "mean_absolute_error", "huber", "log_cosh"),
 }
+# Those that single out the class whose output is 1.
+_OF_ONE_CLASS = {
+    *("AUC", "F1Score", "FBetaScore", "Precision", "Recall", "PrecisionAtRecall", "RecallAtPrecision"),
+    *("SensitivityAtSpecificity", "SpecificityAtSensitivity"),
+    *("TruePositives", "TrueNegatives", "FalsePositives", "FalseNegatives"),
+}
 # Rows per update of a metric. It is a constant, so that a function that returns the mean over its rows gives
 # the same result for every batch size of the evaluation.
 _ROWS = 1024
@@ -126,6 +132,9 @@ class CompiledMetrics:
             self._metrics.reset_state()
             for metric in self._metrics.metrics:
                 pair = self._pair((joined[0], joined[1]), one_hot=self._takes_one_hot(metric))
+                if self._info.positive == 0 and self._meaning.single and _name(metric) in _OF_ONE_CLASS:
+                    true, given = pair
+                    pair = 1 - true, -given if self._meaning.logits else 1 - given
                 if self._info.target_offset and _name(metric) in _OF_DIFFERENCES:
                     true, given = (array - self._info.target_offset for array in pair)
                     pair = true.astype(np.float32), given.astype(np.float32)

@@ -30,7 +30,7 @@ from trainwright.frameworks.support.advice import (
     least_in_leaf,
 )
 from trainwright.frameworks.support.plans import rounds_plan
-from trainwright.types import Determinism, Proposal, Suggestion, TableShape
+from trainwright.types import DataInfo, Determinism, Proposal, Suggestion, TableShape
 
 _SPACE: Mapping[str, Suggestion] = {
     "model.learning_rate": BOOSTED_RATE,
@@ -131,6 +131,13 @@ class LightgbmFramework(BoosterFramework):
         from trainwright.frameworks.lightgbm.learner import LightgbmLearner
 
         return LightgbmLearner(inputs)
+
+    @staticmethod
+    def give(model: Model, estimator: Any, info: DataInfo) -> None:
+        """Set what `fit` sets of an `LGBMModel`, which the library cannot load."""
+        from trainwright.frameworks.lightgbm.model import give
+
+        give(model.native, estimator, info)
 
     @staticmethod
     def load(inputs: ModelInputs, folder: Path) -> Model:

@@ -23,7 +23,7 @@ from trainwright.frameworks.lightgbm.spec import LightgbmSpec, model_spec
 from trainwright.frameworks.lightgbm.trees import Trees
 from trainwright.frameworks.support.stored import check_features, read_model
 from trainwright.tasks.support.precision import learned
-from trainwright.types import Array, Predictions
+from trainwright.types import Array, DataInfo, Predictions
 
 
 class LightgbmModel(Model):
@@ -223,3 +223,22 @@ def load_model(inputs: ModelInputs, folder: Path) -> LoadedModel:
         model = LoadedModel(library, spec, objective, text)
     check_features(model.features, inputs.info)
     return model
+
+
+def give(booster: Any, estimator: Any, info: DataInfo) -> None:
+    """Give an `LGBMModel` a booster, as its `fit` does.
+
+    Args:
+        booster: A `lightgbm.Booster`.
+        estimator: The estimator.
+        info: What the booster was trained on; classes are their numbers.
+    """
+    features = booster.num_feature()
+    vars(estimator).update(
+        _Booster=booster, _n_features=features, _n_features_in=features, _best_iteration=0, fitted_=True
+    )
+    if hasattr(type(estimator), "predict_proba"):
+        from sklearn.preprocessing import LabelEncoder
+
+        numbers = np.arange(info.outputs)
+        vars(estimator).update(_classes=numbers, _n_classes=len(numbers), _le=LabelEncoder().fit(numbers))

@@ -187,6 +187,16 @@ class SklearnFramework(Framework):
 
         return SklearnLearner(inputs)
 
+    @classmethod
+    def fill(cls, inputs: ModelInputs, folder: Path) -> None:
+        """Give an estimator the attributes that it would have after `fit`."""
+        _require_libraries()
+        from trainwright.frameworks.support.given import fill_estimator, give_fitted
+
+        fill_estimator(
+            inputs.model, inputs.info, lambda: give_fitted(cls.load(inputs, folder).native, inputs.model)
+        )
+
     @staticmethod
     def load(inputs: ModelInputs, folder: Path) -> Model:
         """Return the estimator that a snapshot wrote; see `storage.py` for what it may be made of.

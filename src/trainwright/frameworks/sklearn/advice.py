@@ -34,6 +34,12 @@ UNRESTRAINED: Mapping[str, str] = {
     "linear_discriminant_analysis": "model.type: logistic_regression",
 }
 
+UNWEIGHTED = (
+    *("gaussian_process", "k_neighbors", "label_propagation", "label_spreading", "nearest_centroid"),
+    *("linear_discriminant_analysis", "quadratic_discriminant_analysis", "passive_aggressive"),
+    "radius_neighbors",
+)
+
 _FOREST = {
     "model.max_features": Suggestion(["sqrt", 0.3, 0.6, 1.0], "columns that a split looks at; matters most"),
     "model.min_samples_leaf": Suggestion(logarithmic(1, 50), LEAF_ROWS.why),
@@ -101,4 +107,4 @@ def proposals(shape: TableShape) -> Mapping[str, Proposal]:
     }
 
 
-ADVICE = Advice(proposals, SPACES, UNRESTRAINED)
+ADVICE = Advice(proposals, SPACES, UNRESTRAINED, UNWEIGHTED)

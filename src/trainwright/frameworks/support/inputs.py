@@ -77,5 +77,6 @@ def network_form(config: RunConfig, *, shifts_outputs: bool, custom_loss: bool) 
     """
     standardizes = config.data is None or config.data.standardize
     if custom_loss:
-        return FeatureForm(target="standardized" if standardizes else "float32")
-    return FeatureForm(target="centered" if standardizes or shifts_outputs else "float32")
+        return FeatureForm(target="standardized" if standardizes else "float32", by_gradients=True)
+    is_centered = standardizes or shifts_outputs
+    return FeatureForm(target="centered" if is_centered else "float32", by_gradients=True)

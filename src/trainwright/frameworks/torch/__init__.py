@@ -65,7 +65,12 @@ class TorchFramework(Framework):
         ("torch",), ("torch.nn:Module",), ("torch.optim:Optimizer",), hub_name="pytorch"
     )
     capabilities: ClassVar[Capabilities] = Capabilities(
-        named_inputs=True, token_models=TOKEN_MODELS, weights=True, workers=True, accumulators=True
+        named_inputs=True,
+        token_models=TOKEN_MODELS,
+        weights=True,
+        workers=True,
+        accumulators=True,
+        trains_objects=True,
     )
     advice: ClassVar[Advice] = ADVICE
     unsaved_hint: ClassVar[str] = (
@@ -154,12 +159,41 @@ class TorchFramework(Framework):
         return TorchProcesses()
 
     @staticmethod
+    def copied(model: Any) -> Any:
+        """Return a copy of a module, with the hooks of its parameters."""
+        from trainwright.frameworks.torch.state import given
+
+        return given.copied(model)
+
+    @staticmethod
+    def check_sendable(model: Any) -> None:
+        """Refuse a module whose parameters have hooks."""
+        from trainwright.frameworks.torch.state import given
+
+        given.check_sendable(model)
+
+    @classmethod
+    def fill(cls, inputs: ModelInputs, folder: Path) -> None:
+        """Load weights into a module; its device, flags and modes stay as they are."""
+        from trainwright.frameworks.torch.state import given
+
+        given.fill(inputs.model, folder)
+
+    @staticmethod
     def learner(inputs: LearnerInputs) -> Learner:
         """Build the module and its optimizer."""
         require_libraries()
         from trainwright.frameworks.torch.learner import TorchLearner
+        from trainwright.frameworks.torch.state.given import GivenModule
 
-        return TorchLearner(inputs)
+        if inputs.model is None:
+            return TorchLearner(inputs)
+        given = GivenModule(inputs.model)
+        try:
+            return TorchLearner(inputs, given)
+        except BaseException:
+            given.release()
+            raise
 
     @staticmethod
     def load(inputs: ModelInputs, folder: Path) -> Model:

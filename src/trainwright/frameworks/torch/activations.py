@@ -20,8 +20,10 @@ from trainwright.errors import ModelError
 from trainwright.frameworks.torch.patterns import matching_modules
 from trainwright.frameworks.torch.state.structure import Held
 
+Undo = Callable[[], None]
 
-def checkpoint_activations(model: nn.Module, patterns: Sequence[str], *, synchronized: bool) -> None:
+
+def checkpoint_activations(model: nn.Module, patterns: Sequence[str], *, synchronized: bool) -> Undo:
     """Have the modules that patterns match keep no activations in training.
 
     Args:
@@ -29,10 +31,14 @@ def checkpoint_activations(model: nn.Module, patterns: Sequence[str], *, synchro
         patterns: Patterns of names of its parts.
         synchronized: Whether batch normalization is that of all virtual ranks together.
 
+    Returns:
+        What gives the modules back as they were.
+
     Raises:
         ModelError: A pattern matches nothing, or synchronized batch normalization.
     """
     key = "training.activation_checkpointing"
+    changed: list[tuple[nn.Module, Any]] = []
     for name in matching_modules(model, patterns, key):
         module = model.get_submodule(name)
         if synchronized and any(isinstance(part, _BatchNorm) for part in module.modules()):
@@ -40,7 +46,17 @@ def checkpoint_activations(model: nn.Module, patterns: Sequence[str], *, synchro
                 f"{key}: {name} has batch normalization, which cannot be computed twice over "
                 "virtual ranks; leave the module out, or distributed.virtual_ranks"
             )
+        changed.append((module, vars(module).get("forward")))
         module.forward = _checkpointed(module, module.forward)
+    return partial(_undo, changed)
+
+
+def _undo(changed: Sequence[tuple[nn.Module, Any]]) -> None:
+    for module, own in reversed(changed):
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
 
 
 def _checkpointed(module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from trainwright.errors import ModelError, TrainwrightError
 from trainwright.frameworks.base import WEIGHTS_FILE, Learner, LearnerInputs, Snapshot
 from trainwright.frameworks.support.inputs import require_plain_numbers
 from trainwright.frameworks.support.prefetcher import Samples
-from trainwright.frameworks.torch.activations import checkpoint_activations
+from trainwright.frameworks.torch.activations import Undo, checkpoint_activations
 from trainwright.frameworks.torch.compiling import compiled, compiled_token_loss
 from trainwright.frameworks.torch.data import TensorSource
 from trainwright.frameworks.torch.generators import seed_all
@@ -41,7 +41,7 @@ from trainwright.frameworks.torch.parallel.world import ProcessGroup
 from trainwright.frameworks.torch.params import TRANSFORMERS
 from trainwright.frameworks.torch.process import device_model
 from trainwright.frameworks.torch.state import layout
-from trainwright.frameworks.torch.state.definition import definition_of_object
+from trainwright.frameworks.torch.state.given import GivenModule
 from trainwright.frameworks.torch.state.snapshot import named_buffer
 from trainwright.frameworks.torch.state.training import TrainingState
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
@@ -55,12 +55,12 @@ _OF_LIGHTNING = ("training_step", "configure_optimizers")  # how a LightningModu
 
 
 class TorchLearner(Learner):
-    """Train a `torch.nn.Module` on one device."""
+    """Train a `torch.nn.Module` on one device; `given` is set if the module was passed in Python."""
 
-    def __init__(self, inputs: LearnerInputs) -> None:
+    def __init__(self, inputs: LearnerInputs, given: GivenModule | None = None) -> None:
         require_plain_numbers(inputs)
         training = inputs.config.training
-        self._inputs = inputs
+        self._inputs, self._given = inputs, given
         self._network = _initial_network(inputs)
         self._module = self._network.module
         if not any(parameter.requires_grad for parameter in self._module.parameters()):
@@ -103,6 +103,7 @@ class TorchLearner(Learner):
             average,
             self._strategy,
         )
+        self._undo: Undo | None = None
         self._step = self._build_step(inputs)
         self._model = LiveModel(self._network, self._state, self._source, self._strategy)
 
@@ -112,7 +113,7 @@ class TorchLearner(Learner):
         weights, loss = self._weighting(inputs)
         batch_norms = batch_norms_of(self._module, inputs, self._network.device, self._strategy)
         if patterns := training.activation_checkpointing:
-            checkpoint_activations(self._module, patterns, synchronized=batch_norms is not None)
+            self._undo = checkpoint_activations(self._module, patterns, synchronized=batch_norms is not None)
         call, loss_of_outputs = self._network.call, in_float(loss)
         if training.compile:
             call = call_of(compiled(self._module), self._network.names)
@@ -226,8 +227,8 @@ class TorchLearner(Learner):
 
         For a Hugging Face model that the config names, return what its folder or the hub says.
         """
-        if self._inputs.model is not None:
-            return definition_of_object(self._inputs.model)
+        if self._given is not None:
+            return self._given.definition
         return definition_of(self._module) if self._network.architecture is not None else {}
 
     def _reserve(self) -> None:
@@ -236,10 +237,20 @@ class TorchLearner(Learner):
         self._state.reserve(self._strategy.owned)
 
     def close(self) -> None:
-        """End the processes that read samples."""
+        """End the processes that read samples, and give a module back that was passed in Python."""
         for source in (self._train, *self._sources.values()):
             source.close()
         self._is_expecting = False
+        self._strategy.close()
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+        if self._given is not None:
+            self._given.release()
+
+    def changed_definition(self) -> Mapping[str, str]:
+        """Return what training has changed in a module that was passed in Python, besides its weights."""
+        return {} if self._given is None else self._given.changed()
 
     def _upcoming(self, step: int) -> Iterator[Samples]:
         """Yield the samples that this process takes from a step on."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -45,9 +44,7 @@ class Network:
         training = inputs.config.training
         self.inputs = inputs
         self.device = device_of(training.device)
-        # An object is an input, so training must not change it: `reproduce` starts from its weights again.
-        _check_hooks(inputs.model)
-        module: torch.nn.Module = copy.deepcopy(inputs.model)
+        module: torch.nn.Module = inputs.model
         if inputs.model is None:
             module = build_model(inputs.config.model.type, inputs.model_params, inputs.info)
         _check_tensors(module)
@@ -229,21 +226,6 @@ def translated(error: Exception, where: str) -> TrainingError:
             "set training.microbatch_size: a smaller one needs less memory, with the same step up to rounding"
         )
     return TrainingError(f"{where} failed: {type(error).__name__}: {error}; {hint}")
-
-
-def _check_hooks(model: torch.nn.Module | None) -> None:
-    """Refuse a given module whose parameters have hooks: a copy loses them.
-
-    Raises:
-        ModelError: One has.
-    """
-    for name, parameter in model.named_parameters() if model is not None else ():
-        hooks = parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None)
-        if any(hooks):
-            raise ModelError(
-                f"model: parameter {name} has a hook, which the copy that is trained would lose: "
-                "use a hook of its module (register_full_backward_hook), or change the gradient in forward"
-            )
 
 
 def _check_tensors(module: torch.nn.Module) -> None:

@@ -27,7 +27,7 @@ from trainwright.frameworks.xgboost.library import chosen_device
 from trainwright.frameworks.xgboost.params import XgboostParams
 from trainwright.frameworks.xgboost.spec import learns_differences, model_spec
 from trainwright.frameworks.xgboost.spellings import SPELLINGS
-from trainwright.types import Determinism, Proposal, Suggestion, TableShape
+from trainwright.types import DataInfo, Determinism, Proposal, Suggestion, TableShape
 
 _SPACE: Mapping[str, Suggestion] = {
     "model.learning_rate": BOOSTED_RATE,
@@ -95,6 +95,13 @@ class XgboostFramework(BoosterFramework):
         from trainwright.frameworks.xgboost.learner import XgboostLearner
 
         return XgboostLearner(inputs)
+
+    @staticmethod
+    def give(model: Model, estimator: Any, info: DataInfo) -> None:  # noqa: ARG004 - the trees say all
+        """Load the booster into an `XGBModel`."""
+        options = estimator.get_params()
+        estimator.load_model(model.native.save_raw("ubj"))
+        estimator.set_params(**options)  # it has loaded those of the booster, too
 
     @staticmethod
     def load(inputs: ModelInputs, folder: Path) -> Model:

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trainwright.reports.diagnosis.answers import few_rows, known_by_heart, one_class
+from trainwright.reports.diagnosis.answers import few_rows, known_by_heart, one_class, weighable
 from trainwright.reports.diagnosis.base import Finding
-from trainwright.reports.diagnosis.curves import diverged, flat, overfitting, unfinished
+from trainwright.reports.diagnosis.curves import (
+    diverged,
+    flat,
+    lagging,
+    overfitting,
+    underfitting,
+    unfinished,
+    unusual_rate,
+)
 from trainwright.reports.diagnosis.data import leakage, repeated, shift
 from trainwright.reports.rundir import RunFiles, part
 
@@ -17,7 +25,10 @@ Rule = Callable[[RunFiles], Finding | None]
 
 # What makes what follows from it pointless comes first: the others of its line are not asked then.
 _RULES: Sequence[Sequence[Rule]] = (
-    (diverged, flat, one_class, overfitting, known_by_heart, unfinished),
+    (
+        *(diverged, lagging, flat, unusual_rate, weighable, underfitting, unfinished, one_class),
+        *(overfitting, known_by_heart),
+    ),
     (repeated, leakage),
     (shift,),
     (few_rows,),
@@ -38,7 +49,7 @@ def section(run: RunFiles) -> dict[str, Any] | None:
     findings = diagnose(run)
     if not findings and not (run.evaluations or run.profile):
         return None
-    return {"findings": [finding._asdict() for finding in findings], "checked": _checked(run)}
+    return {"findings": [finding.to_json() for finding in findings], "checked": _checked(run)}
 
 
 def _checked(run: RunFiles) -> str:

@@ -4,19 +4,40 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainwright.evaluation.intervals import wilson
 from trainwright.numerals import number
 from trainwright.reports.curves import Floats
-from trainwright.reports.diagnosis.base import Finding, against, rows_of, setting, skills
-from trainwright.reports.diagnosis.restraint import restraint
+from trainwright.reports.diagnosis.base import (
+    NO_CHANGES,
+    Changes,
+    Finding,
+    against,
+    rows_of,
+    setting,
+    skills,
+)
+from trainwright.reports.diagnosis.changes import advised, balanced, is_number
+from trainwright.reports.diagnosis.measures import expected
+from trainwright.reports.diagnosis.restraint import relaxed, restraint
 from trainwright.reports.rundir import Json, RunFiles, numbers, part
 from trainwright.reports.verdict import SPLITS, evaluated
 
 ALL_FOLDS = "trainwright cross-validate CONFIG --folds 5"  # where no setting of a single run mends it
 _RARE = 0.2  # share of a class, below which imbalance explains that it is missed
+_CHANCE = 0.5  # area under the ROC curve
 _ENOUGH = 5  # rows of a class
 _FEW_JUDGED = 25
 _FEW_LEARNED = 60
+_ROUNDED = 2.0  # rows of a share, by classes and groups
+_MOST_JUDGED = 0.3  # of the rows
 _KNOWN_BY_HEART = 0.5  # of the way from the constant answer to perfection
+
+
+def weighable(run: RunFiles) -> Finding | None:
+    """Find a class that is not answered, and would be if it counted more."""
+    finding = one_class(run)
+    is_of_class = finding and finding.expected and finding.expected.measure.startswith("recall")
+    return finding if is_of_class else None
 
 
 def one_class(run: RunFiles) -> Finding | None:
@@ -24,22 +45,15 @@ def one_class(run: RunFiles) -> Finding | None:
     confusion = part(run.evaluations.get(run.judged_split, {}), "confusion")
     if not confusion:
         return None
-    return _answered(np.array(confusion["matrix"], np.float64), list(confusion["labels"]), run.judged_split)
+    return _answered(run, np.array(confusion["matrix"], np.float64), list(confusion["labels"]))
 
 
-def _answered(counts: Floats, labels: list[object], split: str) -> Finding | None:
-    true, answered = counts.sum(axis=1), counts.sum(axis=0)
+def _answered(run: RunFiles, counts: Floats, labels: list[object]) -> Finding | None:
+    true, answered, split = counts.sum(axis=1), counts.sum(axis=0), run.judged_split
     if (true > 0).sum() < 2:
         return None
-    mend = "training.class_weights: balanced"
     if (answered > 0).sum() == 1:
-        chosen = int(answered.argmax())
-        share = true[chosen] / true.sum()
-        seen = (
-            f"it answers “{labels[chosen]}” for all {number(int(true.sum()))} {SPLITS[split]} rows, of which "
-            f"{share:.0%} are “{labels[chosen]}”"
-        )
-        return Finding("one class", "It only ever answers one class", seen, mend)
+        return _only_one(run, true, labels, int(answered.argmax()))
     recall = np.divide(np.diag(counts), true, out=np.ones(len(true)), where=true > 0)
     rare = (true >= _ENOUGH) & (true < _RARE * true.sum()) & (recall < 0.1)
     if not rare.any():
@@ -49,7 +63,42 @@ def _answered(counts: Floats, labels: list[object], split: str) -> Finding | Non
         f"it finds {number(int(counts[worst, worst]))} of the {number(int(true[worst]))} {SPLITS[split]} "
         f"rows of “{labels[worst]}”, which are {true[worst] / true.sum():.1%} of the rows"
     )
-    return Finding("missed class", f"It misses the rare class “{labels[worst]}”", seen, mend)
+    changes = balanced(run)
+    words = f"the recall of “{labels[worst]}” rises, at some cost in its precision"
+    more = expected(run, changes, f"recall of {labels[worst]}", "higher", words)
+    return Finding("missed class", f"It misses the rare class “{labels[worst]}”", seen, changes, more)
+
+
+def _only_one(run: RunFiles, true: Floats, labels: list[object], chosen: int) -> Finding:
+    """Return the finding of a model that answers one class; `true` counts the rows of each."""
+    split, shares = run.judged_split, true / true.sum()
+    seen = (
+        f"it answers “{labels[chosen]}” for all {number(int(true.sum()))} {SPLITS[split]} rows, of which "
+        f"{shares[chosen]:.0%} are “{labels[chosen]}”"
+    )
+    rarest = int(np.where(true > 0, true, np.inf).argmin())
+    # Weights of classes move answers; a model whose probabilities tell nothing has none to move.
+    if _ranks(run) and shares[rarest] < _RARE and (changes := balanced(run)):
+        words = f"the recall of “{labels[rarest]}” rises, at some cost in accuracy"
+        better = expected(run, changes, f"recall of {labels[rarest]}", "higher", words)
+    else:
+        changes = relaxed(run)
+        words = "the loss falls on the rows that judge it"
+        better = expected(run, changes, f"{split}_loss", "lower", words)
+    return Finding("one class", "It only ever answers one class", seen, changes, better)
+
+
+def _ranks(run: RunFiles) -> bool:
+    """Return whether the probabilities of a model tell the classes apart, whatever it answers."""
+    told = part(run.evaluations[run.judged_split], "thresholds")
+    certainty = (against(run, "constant") or ("alike", "alike"))[1]
+    if not told or certainty != "alike":
+        return certainty == "better"
+    hits = np.array([*told["tp"], told["positive"]]) / told["positive"]
+    alarms = np.array([*told["fp"], told["negative"]]) / told["negative"]
+    area = float(np.sum(np.diff(alarms) * (hits[1:] + hits[:-1]) / 2))
+    error = np.sqrt((told["positive"] + told["negative"] + 1) / (12 * told["positive"] * told["negative"]))
+    return bool(area - 2 * error > _CHANCE)
 
 
 def known_by_heart(run: RunFiles) -> Finding | None:
@@ -68,7 +117,10 @@ def known_by_heart(run: RunFiles) -> Finding | None:
         f"on training rows it closes {known['train']:.0%} of the gap between one answer for all and a "
         f"perfect score, on {SPLITS[judged]} rows {max(0.0, known[judged]):.0%}{also}"
     )
-    return Finding("overfitting", "It knows the training rows by heart", seen, restraint(run))
+    changes = restraint(run)
+    words = "the loss falls on the rows that judge the model"
+    to_fall = expected(run, changes, f"{judged}_loss", "lower", words)
+    return Finding("overfitting", "It knows the training rows by heart", seen, changes, to_fall)
 
 
 def few_rows(run: RunFiles) -> Finding | None:
@@ -78,15 +130,37 @@ def few_rows(run: RunFiles) -> Finding | None:
         return None
     split, tables = judged
     count = int(tables["rows"])
-    share = setting(run, "data.split.test")
-    mend = "data.split.test: 0.3" if not isinstance(share, float) or share < 0.3 else ALL_FOLDS
     if rows["train"] < _FEW_LEARNED:
         seen = f"{number(rows['train'])} rows train, and {number(count)} {SPLITS[split]} rows judge the model"
-        return Finding("too few rows", "There are too few rows", f"{seen}{_margin(tables, split)}", ALL_FOLDS)
+        command = ALL_FOLDS if _divides(run) and not run.given_objects else ""
+        title = "There are too few rows"
+        return Finding("too few rows", title, f"{seen}{_margin(tables, split)}", command=command)
     if count < _FEW_JUDGED:
         seen = f"{number(count)} {SPLITS[split]} rows judge the model{_margin(tables, split)}"
-        return Finding("too few rows", "Too few rows judge the model", seen, mend)
+        changes = _more_judged(run, split)
+        words = "more rows judge the model, and fewer train it"
+        more = expected(run, changes, "rows", "higher", words)
+        command = ALL_FOLDS if _divides(run) and not (changes or run.given_objects) else ""
+        return Finding("too few rows", "Too few rows judge the model", seen, changes, more, command)
     return None
+
+
+def _divides(run: RunFiles) -> bool:
+    """Return whether the run divided one source of rows into its splits."""
+    given = ("data.train_path", "data.val_path", "data.test_path", "data.split.folds")
+    if any(setting(run, key) is not None for key in given):
+        return False
+    if not run.given_objects and ":" not in str(setting(run, "data.type")):
+        return True
+    rows, share = rows_of(run), setting(run, "data.split.test")  # objects may come divided
+    return bool(abs(rows.get("test", 0) - (0.1 if share is None else share) * sum(rows.values())) <= _ROUNDED)
+
+
+def _more_judged(run: RunFiles, split: str) -> Changes:
+    share = setting(run, f"data.split.{split}")
+    if not _divides(run) or (is_number(share) and share >= _MOST_JUDGED):
+        return NO_CHANGES
+    return advised(run, {f"data.split.{split}": _MOST_JUDGED})
 
 
 def _margin(tables: Json, split: str) -> str:
@@ -95,7 +169,5 @@ def _margin(tables: Json, split: str) -> str:
     share, count = metrics.get(f"{split}_accuracy"), int(tables["rows"])
     if share is None or not np.isfinite(share):
         return ""
-    z = 1.96
-    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
-    reach = z * np.sqrt(share * (1 - share) / count + z * z / (4 * count * count)) / (1 + z * z / count)
-    return f": an accuracy of {share:.2f} may as well be {middle - reach:.2f} or {middle + reach:.2f}"
+    low, high = wilson(share, count)
+    return f": an accuracy of {share:.2f} may as well be {low:.2f} or {high:.2f}"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from trainwright.config.emit import inline
 from trainwright.plugins import task_of
 from trainwright.reports.curves import Curve, Floats
 from trainwright.reports.rundir import Json, RunFiles, numbers, part
@@ -22,19 +25,56 @@ Kind = Literal[
     "overfitting",
     "too few rows",
     "unfinished",
+    "learning rate",
+    "lagging average",
+    "underfitting",
 ]
+
+Changes = Mapping[str, Any]
+NO_CHANGES: Changes = MappingProxyType({})
+
+
+class Expected(NamedTuple):
+    """A consequence of a change, by which it can be judged: see `measures.measured`.
+
+    `value` is the measure in the run at hand, and `words` says what is expected of it.
+    """
+
+    measure: str
+    better: Literal["higher", "lower"]
+    value: float
+    words: str
 
 
 class Finding(NamedTuple):
-    """A fault of a run: in a line, what was seen to say so, and what mends it.
+    """A fault of a run: in a line, what was seen to say so, what mends it, and what that is expected to do.
 
-    `mend` is a line of config, or a command with CONFIG in place of the config's path.
+    `changes` are values of the config by their dotted keys, which this config takes; empty where no change of
+    it is known to help. `command` is one that helps instead, with CONFIG in place of the config's path.
     """
 
     kind: Kind
     title: str
     seen: str
-    mend: str
+    changes: Changes = NO_CHANGES
+    expected: Expected | None = None
+    command: str = ""
+
+    @property
+    def mend(self) -> str:
+        """The lines of config that mend it, or the command; empty where nothing is known to."""
+        return "\n".join(f"{key}: {inline(value)}" for key, value in self.changes.items()) or self.command
+
+    def to_json(self) -> Json:
+        """Return the finding as a document: `override` has the changes as arguments of commands."""
+        return {
+            "kind": self.kind,
+            "title": self.title,
+            "seen": self.seen,
+            "mend": self.mend,
+            "override": [f"{key}={inline(value)}" for key, value in self.changes.items()],
+            "expected": self.expected._asdict() if self.expected else None,
+        }
 
 
 class Series(NamedTuple):
@@ -66,10 +106,9 @@ def setting(run: RunFiles, key: str, default: Any = None) -> Any:
     return part(run.settings, *sections).get(name, default)
 
 
-def rate(run: RunFiles) -> float | None:
-    """Return the learning rate of the config, if it is a number."""
-    value = setting(run, "training.learning_rate")
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def params_of(run: RunFiles) -> Json:
+    """Return the options of the run's model."""
+    return part(run.settings, "model", "params")
 
 
 def against(run: RunFiles, baseline: str) -> tuple[Gain, Gain] | None:
@@ -105,13 +144,6 @@ def skills(run: RunFiles) -> dict[str, float]:
         for split, metrics in values.items()
         if np.isfinite(metrics.get(f"{split}_{name}", np.nan))
     }
-
-
-def excluding(run: RunFiles, names: list[str]) -> str:
-    """Return the line that excludes columns, besides those that the config excludes already."""
-    from trainwright.config.emit import inline
-
-    return f"data.exclude: {inline(list(dict.fromkeys([*(setting(run, 'data.exclude') or ()), *names])))}"
 
 
 def rows_of(run: RunFiles) -> Json:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from trainwright.reports.diagnosis.base import Finding, excluding, setting
-from trainwright.reports.rundir import RunFiles, numbers, part
+from trainwright.reports.diagnosis.base import NO_CHANGES, Changes, Finding, setting
+from trainwright.reports.diagnosis.changes import advised
+from trainwright.reports.diagnosis.measures import expected
+from trainwright.reports.rundir import Json, RunFiles, numbers, part
 from trainwright.reports.verdict import SPLITS
 
 _ALONE = 0.98
 _REPEATED = 0.05  # of the rows of a split
 _APART = 0.65  # area under the ROC curve
+_SHIFTED = 0.1  # of 1 for columns that are told apart
+_TELLS = 0.1  # of 1 for the target itself
 _ERRORS = 4.0  # standard errors above chance
 
 
@@ -26,7 +30,10 @@ def leakage(run: RunFiles) -> Finding | None:
         "; ask whether it is known before the target is"
     )
     title = f"{names[0]} may give the target away" if len(names) == 1 else "Columns may give the target away"
-    return Finding("leakage", title, seen, excluding(run, names))
+    changes = _without(run, names)
+    words = "no column tells the target alone; the metrics fall to what the model does without it"
+    less = expected(run, changes, "alone", "lower", words)
+    return Finding("leakage", title, seen, changes, less)
 
 
 def repeated(run: RunFiles) -> Finding | None:
@@ -38,8 +45,7 @@ def repeated(run: RunFiles) -> Finding | None:
                 f"{one.count} of {one.rows} {names[0]} rows are also {names[1]} rows, so the metrics flatter "
                 "the model"
             )
-            mend = "data.split.group: COLUMN   # equal values stay in one split"
-            return Finding("repeated rows", "The model is judged by rows that it has seen", seen, mend)
+            return Finding("repeated rows", "The model is judged by rows that it has seen", seen)
     return None
 
 
@@ -58,21 +64,34 @@ def shift(run: RunFiles) -> Finding | None:
             seen += f"; most different: {', '.join(columns)}"
         if time := setting(run, "data.split.time"):
             seen += f". The rows are split by {time}: newer ones are unlike older ones"
-        return Finding(
-            "shift", f"The {SPLITS[split]} rows are unlike the training rows", seen, _mend(run, columns)
-        )
+        changes = _without_shifted(run, split)
+        words = "the rows of the splits are told apart less well; the columns tell little of the target"
+        less = expected(run, changes, "apart", "lower", words)
+        title = f"The {SPLITS[split]} rows are unlike the training rows"
+        return Finding("shift", title, seen, changes, less)
     return None
 
 
-def _mend(run: RunFiles, columns: list[str]) -> str:
-    """Return how to make splits alike: split one file at random, or leave the columns out that differ."""
-    if setting(run, "data.train_path") is not None:
-        return "data.path: ALL_ROWS.csv   # instead of a file for each split"
-    if columns:
-        return excluding(run, columns[:1])
-    if setting(run, "data.split.time") is not None:
-        return "data.split.time: null"
-    if ":" in str(setting(run, "data.type")):  # Python objects, or those of a function, may come divided
-        return "data.split.test: 0.2   # of all rows in one pair (X, y)"
-    seed = setting(run, "data.split.seed", 0)
-    return f"data.split.seed: {seed + 1 if isinstance(seed, int) else 1}   # divides the rows anew"
+def _without_shifted(run: RunFiles, split: str) -> Changes:
+    """Return the change that excludes the columns that differ most, if they tell little of the target."""
+    shifted = [one for one in run.profile.get("columns", ()) if _shift(one, split) >= _SHIFTED]
+    shifted.sort(key=lambda one: -_shift(one, split))
+    if not shifted or float(shifted[0].get("alone", 1.0)) > _TELLS:
+        return NO_CHANGES  # without it, the model would be worse wherever rows are alike
+    return _without(run, [str(one["name"]) for one in shifted if float(one.get("alone", 1.0)) <= _TELLS])
+
+
+def _shift(column: Json, split: str) -> float:
+    return numbers(part(column, "shift")).get(split, 0.0)
+
+
+def _without(run: RunFiles, names: list[str]) -> Changes:
+    """Return the change that excludes columns, too; none if no column would be left."""
+    features = run.manifest.data.features if run.manifest else []
+    if not set(features) - set(names):
+        return NO_CHANGES
+    excluded = list(dict.fromkeys([*(setting(run, "data.exclude") or ()), *names]))
+    chosen = setting(run, "data.features")
+    if isinstance(chosen, list):
+        return advised(run, {"data.features": [name for name in chosen if name not in names]})
+    return advised(run, {"data.exclude": excluded})

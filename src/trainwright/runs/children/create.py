@@ -15,6 +15,7 @@ from trainwright.frameworks.base import Plan
 from trainwright.order import START, Cursor, SampleOrder
 from trainwright.records.checkpoint_names import step_of
 from trainwright.records.commit import Commit
+from trainwright.records.creation import Creation
 from trainwright.records.lineage import FOLDER, Lineage
 from trainwright.records.manifest import InitialState
 from trainwright.records.run_dir import RunDir, write_config
@@ -27,7 +28,14 @@ from trainwright.runs.children.config import (
     child_settings,
     differing,
 )
-from trainwright.runs.children.origin import CONFIG_FILE, Origin, available_best, copy_state, loop_sha256
+from trainwright.runs.children.origin import (
+    CONFIG_FILE,
+    Origin,
+    available_best,
+    copy_given,
+    copy_state,
+    loop_sha256,
+)
 from trainwright.runs.data.sampling import epoch_samples
 from trainwright.runs.frameworks import framework_name
 from trainwright.runs.wiring import order_and_rules, run_checkpoints
@@ -69,8 +77,13 @@ def create_child(request: ChildRequest) -> RunDir:
             start = _ParentState(request)
             start.check()
             settings = child_settings(request.parent, request.resolved)
-            config, paths = request.resolved.dump(), request.resolved.data_paths()
-            return RunDir.create(runs_dir, experiment, config, start.fill, settings, paths)
+            parent = request.parent.creation()
+            created = Creation(
+                settings=settings,
+                data_paths=request.resolved.data_paths(),
+                code_folder=parent.code_folder if parent else "",
+            )
+            return RunDir.create(runs_dir, experiment, request.resolved.dump(), start.fill, created)
         except CheckpointError as error:  # it is pruned while it is copied
             if not left or request.parent.status() != "running":
                 raise InputError(f"run {request.parent.id} cannot be forked: {error}") from error
@@ -235,6 +248,8 @@ class _ParentState:
         folder.mkdir()
         if self._commit is not None:
             copy_state(self._source, self._commit, folder)
+        else:
+            copy_given(self._parent, child.path)
         write_config(folder / CONFIG_FILE, self._request.own.dump())
         child.write(Lineage.FILE, self._lineage_of_child())
 
@@ -320,11 +335,14 @@ def copy_origin(original: RunDir, repetition: RunDir) -> None:
         CheckpointError: The initial state of the other run is damaged.
     """
     origin = Origin(original)
+    if "model" in original.require_manifest().objects:
+        download_all(original)
+        copy_given(original, repetition.path)
     lineage = Lineage(run_id=original.id, relation="reproduce")
     if origin.lineage is not None and origin.initial is not None:
         download_all(original)
         folder = repetition.path / FOLDER
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         if origin.commit is not None:
             copy_state(origin.checkpoints, origin.commit, folder)
         write_config(folder / CONFIG_FILE, (original.path / FOLDER / CONFIG_FILE).read_text())

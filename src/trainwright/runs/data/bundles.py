@@ -11,6 +11,7 @@ from trainwright.datasets.base import LoadRequest
 from trainwright.errors import InputError
 from trainwright.process.global_random import preserved_global_random, seed_global_random
 from trainwright.require import import_paths, open_process
+from trainwright.runs.data.positive import with_positive_class
 from trainwright.runs.frameworks import form_for
 from trainwright.runs.objects import Objects
 
@@ -45,7 +46,7 @@ def make_bundle(resolved: Resolved, data: Any, model: Any = None) -> DataBundle 
     with preserved_global_random():
         seed_global_random(config.experiment.seed)  # a module of the user's may draw when it is imported
         form = form_for(config, model)
-    return from_objects(data, config.data, request=LoadRequest(form))
+    return with_positive_class(from_objects(data, config.data, request=LoadRequest(form)), config)
 
 
 def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundle:
@@ -59,6 +60,7 @@ def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundl
 
     request = LoadRequest(form_for(predictor.config, predictor.model_object))
     bundle = from_objects(data, predictor.config.data, request=request)
+    bundle = with_positive_class(bundle, predictor.config)
     if data_inputs(bundle).hash != run.require_manifest().data.hash:
         raise InputError(
             f"the data are not those that run {run.id} was made with: pass what `train` was given"

@@ -7,7 +7,7 @@ import logging
 from trainwright.config.metrics import deciding_metrics, metric_path, of_head, undecided_modes
 from trainwright.config.schema import DataConfig, RunConfig
 from trainwright.datasets.base import DataBundle, KnownSplit, LabelSplit, SampleSplit
-from trainwright.errors import DataError, InputError, ModelError
+from trainwright.errors import DataError, InputError, LoaderBatchSizeError, ModelError
 from trainwright.evaluation.metrics import accumulators, check_metric, mode_in
 from trainwright.frameworks.base import Framework
 from trainwright.plugins import task_for
@@ -69,6 +69,28 @@ def check_accumulators(config: RunConfig, framework: type[Framework]) -> None:
             f"evaluation.metrics: {given[0].path} adds up by itself, from the outputs of torch models, "
             f"{reason}; name a function of (targets, predictions)"
         )
+
+
+def check_batch_size(config: RunConfig, bundle: DataBundle, framework: type[Framework]) -> None:
+    """Compare the batch size with that of the user's data loaders, if the samples were given as such.
+
+    Raises:
+        LoaderBatchSizeError: They differ, and the config sets none.
+    """
+    training, size = config.training, bundle.batch_size
+    if size in (None, training.batch_size):
+        return
+    if "batch_size" not in framework.training_keys(config.model.type, config.model.params):
+        return
+    if "batch_size" not in training.model_fields_set:
+        raise LoaderBatchSizeError(
+            f"the data loaders have a batch size of {size}, but the run one of {training.batch_size}, as the "
+            f"config sets none; write training.batch_size: {size}",
+            size,
+        )
+    log.warning(
+        "training.batch_size: %d, as the config says; the data loaders have %d", training.batch_size, size
+    )
 
 
 def check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framework]) -> None:

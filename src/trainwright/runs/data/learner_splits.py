@@ -47,9 +47,11 @@ def learner_splits(
     """Return the splits as the learner gets them.
 
     Raises:
-        ModelError: The framework, the model or the task takes no weights, or the model weights classes, too.
+        ModelError: The framework, the model or the task takes no weights, or the model weights classes, too;
+            or it weights the class that is not the positive one.
         InputError: The class weights do not fit the data, or targets cannot be transformed.
     """
+    _refuse_weight_of_other_class(config, bundle.info, model)
     splits, weights = _with_transformed_targets(bundle), config.training.class_weights
     arrays = known_arrays(splits["train"]) or {}
     by_name = config.data is not None and config.data.weight is not None
@@ -136,12 +138,32 @@ def _check_takes_weights(key: str, config: RunConfig, info: DataInfo, framework:
         raise ModelError(f"{key}: the task {info.task} takes no weights of samples; leave it out")
 
 
+def _options(config: RunConfig, model: Any) -> dict[str, Any]:
+    return config.model.params | (model.get_params() if hasattr(model, "get_params") else {})
+
+
+def _is_set(name: str, options: Mapping[str, Any]) -> bool:
+    return name in options and not any(
+        options[name] is one or options[name] == one for one in _OWN_OPTIONS[name]
+    )
+
+
+def _refuse_weight_of_other_class(config: RunConfig, info: DataInfo, model: Any) -> None:
+    """Refuse a weight that boosting libraries apply to the second class, if the first is positive."""
+    name, options = "scale_pos_weight", _options(config, model)
+    if info.positive == 0 and info.classes is not None and _is_set(name, options):
+        first, second = info.classes
+        raise ModelError(
+            f"{name}: {options[name]} given, which weights the second class, {second}, but the positive "
+            f"class is {first}; write training.class_weights: {{{first}: {options[name]}}}, or "
+            f"evaluation.positive: {second}"
+        )
+
+
 def _refuse_own_options(config: RunConfig, model: Any) -> None:
-    options = dict(config.model.params)
-    if hasattr(model, "get_params"):
-        options |= model.get_params()
-    for name, unset in _OWN_OPTIONS.items():
-        if name in options and not any(options[name] is one or options[name] == one for one in unset):
+    options = _options(config, model)
+    for name in _OWN_OPTIONS:
+        if _is_set(name, options):
             raise ModelError(
                 f"{_KEY}: the model also weights classes, by {name}: {options[name]!r}; give only one of them"
             )

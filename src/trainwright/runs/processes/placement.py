@@ -8,6 +8,7 @@ from typing import Any
 
 from trainwright.config import Resolved
 from trainwright.config.schema import RunConfig
+from trainwright.process.environ import asked_threads
 from trainwright.records.manifest import Manifest
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.processes.threads import available_threads
@@ -48,11 +49,20 @@ def config_and_threads(request: Request, before: Manifest | None) -> tuple[RunCo
             "training.threads=%d changes that",
             *(threads, available, available),
         )
+    asked = asked_threads()
+    if threads is not None and "training.threads" not in known and asked not in (None, threads):
+        log.info(
+            "%d threads, as training.threads says, and not the %d of OMP_NUM_THREADS",
+            *(threads, asked),
+            extra={"once": True},
+        )
     return config, threads
 
 
 def say_threads(config: RunConfig, threads: int) -> None:
     """Log a number of threads that was chosen by the size of the steps."""
+    if asked_threads() is not None:
+        return
     if config.training.threads is None and threads < (available := available_threads(config)):
         log.info(
             "%d of %d threads: the steps are too small to share; training.threads=%d changes that",

@@ -115,6 +115,8 @@ def _packed(request: Request) -> bytes:
     Raises:
         InputError: It cannot be sent there.
     """
+    if (model := request.objects.model) is not None:
+        plugins.adapter("framework", framework_name(request.resolved.config, model)).check_sendable(model)
     if request.verdict is not None:
         raise InputError(
             "a verdict cannot be sent to the processes that distributed.nproc starts; start your script with "

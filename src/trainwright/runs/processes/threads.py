@@ -7,6 +7,7 @@ from typing import Any
 
 from trainwright.config.schema import RunConfig
 from trainwright.frameworks.base import Framework, Plan
+from trainwright.process.environ import asked_threads
 from trainwright.types import DataInfo
 
 SMALL_STEP = 30_000_000  # multiplications; one thread makes them in a few milliseconds
@@ -29,8 +30,12 @@ def default_threads(
 ) -> int:
     """Return the number of CPU threads of a process where the config sets none: one for small steps.
 
+    `OMP_NUM_THREADS` is obeyed, whatever the size of the steps.
+
     The threads of a small step wait for each other longer than they compute, and ten times as long as one
     thread computes where other programs use the processors, too.
     """
+    if (asked := asked_threads()) is not None:
+        return asked
     work = framework.step_work(config, info, plan, model)
     return 1 if work is not None and work < SMALL_STEP else available_threads(config)

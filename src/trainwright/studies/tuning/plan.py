@@ -11,6 +11,7 @@ from trainwright.config import Config, Overrides
 from trainwright.config.tuning import HalvingPruner, TuningConfig
 from trainwright.datasets.base import DataBundle
 from trainwright.errors import ConfigError, InputError, Problem
+from trainwright.process.environ import asked_threads
 from trainwright.records.tuning_result import SETTINGS
 from trainwright.samplers.base import Sampler, Space
 from trainwright.studies.configs import StudyConfig, with_metric
@@ -160,7 +161,7 @@ def plan_of(study: Study, asked: SearchConfig) -> SearchPlan:
         "working_directory": str(Path.cwd()),
         "horizon": None if tuning.order == "free" else tuning.horizon or 2 * tuning.parallel,
         "threads": most_threads(tuning, config),
-        "threads_by_step": (config.training.threads or tuning.resources.cpu) is None,
+        "threads_by_step": (config.training.threads or tuning.resources.cpu or asked_threads()) is None,
         "metrics": dict(zip(asked.goals.metrics, asked.goals.modes, strict=True)),
     }
     if tuning.order == "free":

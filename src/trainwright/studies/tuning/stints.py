@@ -51,7 +51,7 @@ from trainwright.types import Mode
 log = logging.getLogger("trainwright")
 _POLL_SECONDS = 0.05  # between two checks whether a run is free
 _WARN_SECONDS = 5.0  # after which the user is told what is waited for
-_PLAIN = ("study_id", "metric", "mode", "curves", "until", "alike", "searches_data", "allow_change")
+_PLAIN = ("study_id", "metric", "mode", "curves", "until", "alike", "searches_data", "allow_change", "tested")
 _PRUNER: TypeAdapter[Pruner] = TypeAdapter(Pruner)
 
 
@@ -74,6 +74,7 @@ class Stint:
         configs: The configs of runs that this process has just created, by run id; another process reads
             them from their files.
         trusted: Whether the user trusts the study, which may not be their own.
+        tested: Whether the runs are evaluated on the test split: no trial is, but the last training is.
     """
 
     trial: int
@@ -89,6 +90,7 @@ class Stint:
     allow_change: bool = False
     configs: Mapping[str, Resolved] = field(default_factory=dict)
     trusted: bool = False
+    tested: bool = False
 
     def alike_of(self, run: RunDir) -> RunDir | None:
         """Return the run whose inputs one of the runs must have."""
@@ -197,7 +199,7 @@ def _train_run(
     with as_fresh_process():
         resolved = stint.configs.get(run.id) or usable_config(run, trust=stint.trusted)
         objects = replace(objects, data=bundle(resolved))
-        parent = Parent(run_id=stint.study_id, relation="tune")
+        parent = Parent(run_id=stint.study_id, relation="tune", untested=not stint.tested)
         request = Request(
             resolved,
             run,

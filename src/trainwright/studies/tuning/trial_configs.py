@@ -17,6 +17,7 @@ from trainwright.config.schema import RunConfig, power_of_two
 from trainwright.config.tuning import HalvingPruner, NoPruner, TuningConfig
 from trainwright.datasets.base import DataBundle
 from trainwright.errors import ConfigError, InputError, Problem, TrainwrightError
+from trainwright.process.environ import asked_threads
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import LoggedTrial
@@ -256,7 +257,7 @@ def most_threads(tuning: TuningConfig, config: RunConfig) -> int:
     """Return how many threads a process of a trial has, unless its steps are small."""
     has_tuner = tuning.tuner is not None  # which trains as many trials at once as there are processors
     fair = 1 if has_tuner else max(1, available_threads(config) // tuning.parallel)
-    return config.training.threads or tuning.resources.cpu or fair
+    return config.training.threads or tuning.resources.cpu or asked_threads() or fair
 
 
 @dataclass(frozen=True)

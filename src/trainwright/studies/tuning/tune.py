@@ -20,11 +20,14 @@ from trainwright.engine.signals import Signals
 from trainwright.errors import CheckpointError, InputError, TrainingError, TrainwrightError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import FILE, LIMIT_LIFTED, Ending, LoggedStint, LoggedTrial
+from trainwright.records.tuning_result import TuningResult
 from trainwright.reports.html import write_report as write_run_report
 from trainwright.runs.data.shared import sharing_data
 from trainwright.runs.pruning import prune_paused
 from trainwright.runs.session import report
+from trainwright.runs.split_predictions import predicted
 from trainwright.runs.trust import of_own_config
+from trainwright.runs.workdir import creation_of
 from trainwright.samplers.base import Space
 from trainwright.samplers.optuna import frozen, importances
 from trainwright.studies.driver import Executor, InProcess, drive
@@ -65,6 +68,7 @@ from trainwright.studies.tuning.tuning_view import (
     resume_command,
 )
 from trainwright.studies.tuning.workers import WorkerProcesses
+from trainwright.types import Metrics
 
 log = logging.getLogger("trainwright")
 _FINAL = "final"  # the kind of the note that names the run of the best configuration
@@ -320,8 +324,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
             self._request.runs_dir,
             experiment,
             resolved.dump(),
-            settings=resolved.settings,
-            data_paths=resolved.data_paths(),
+            created=creation_of(resolved),
         )
 
     def _runs(self, trial: LoggedTrial) -> list[Path]:
@@ -384,7 +387,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
             self._log.note(kind=_FINAL, trial=best.number, run_id=run.id)
         plan = self._plan
         self._final = Stint(
-            best.number, [run.path], self.study.id, plan.metric, plan.mode, trusted=self._trusted
+            best.number, [run.path], self.study.id, plan.metric, plan.mode, trusted=self._trusted, tested=True
         )
         return self._final
 
@@ -414,7 +417,34 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
             self._plan.space, [observation(trial, trial.ending) for trial in trials], self._plan.mode
         )
         more = {"order": self._plan.tuning.order, "horizon": self._plan.horizon, "importance": of_space}
-        return self._result(final) | more | brackets_in(self._order, self.resolved.config)
+        result = self._result(final) | more | brackets_in(self._order, self.resolved.config)
+        if best is not None and (metrics := self._tested(best, final)):
+            result["best"] |= {"metrics": metrics}
+        return result
+
+    def _tested(self, best: LoggedTrial, final: RunDir | None) -> Metrics:
+        """Return the metrics of the best model on the test split, which no other trial was evaluated on.
+
+        They are the mean over its runs, and empty if there is no such split, or it cannot be evaluated.
+        """
+        if final is not None:
+            return final.require_result().test_metrics
+        before = TuningResult.of(self.study.result).best
+        if before is not None and before.run_id == best.run_id and before.metrics:
+            return before.metrics  # the study has only gone on, and the test split is looked at once
+        found = []
+        try:
+            for path, resolved in zip(self._runs(best), self._configs.of(best.params), strict=True):
+                run = RunDir(path)
+                if "test" not in run.require_manifest().data.splits:
+                    return {}
+                with of_own_config(run, resolved, trust=self._trusted):
+                    metrics = predicted(run, "test", self._request.bundle(resolved)).result.metrics
+                found.append({name: value for name, value in metrics.items() if name.startswith("test_")})
+        except TrainwrightError as error:
+            log.warning("the best model cannot be evaluated on the test split: %s", error)
+            return {}
+        return {name: sum(one[name] for one in found) / len(found) for name in found[0]}
 
     def _frozen_trials(self) -> Sequence[Any]:
         ended = list(itertools.takewhile(lambda trial: trial.ending is not None, self._log.trials))

@@ -24,6 +24,7 @@ from trainwright.runs.children.create import ChildRequest, create_child
 from trainwright.runs.pruning import prune_paused
 from trainwright.runs.run_config import read_config
 from trainwright.runs.trust import of_own_config
+from trainwright.runs.workdir import creation_of
 from trainwright.samplers.base import Observation, Sampler, Space
 from trainwright.studies.study import Json, Study
 from trainwright.studies.tuning.checks import forkable_keys, tuner_of
@@ -178,8 +179,7 @@ class StudyTrials:
             folder.parent,
             folder.name,
             resolved.dump(),
-            settings=resolved.settings,
-            data_paths=resolved.data_paths(),
+            created=creation_of(resolved),
         )
         return self._begin(LoggedTrial(number, proposed, run.id, stints=(LoggedStint(number),)))
 

@@ -8,11 +8,11 @@ They agree with scikit-learn's functions of the same names. Edge cases:
 - `roc_auc` and `average_precision` are NaN if the targets contain a single class; with more than two classes
   they are one-vs-rest means over the classes that occur among the targets;
 - `kappa` is NaN if targets and predictions contain only one and the same class;
-- `f1`, `precision`, `recall`, `jaccard` and `specificity` of two classes are those of the positive class,
-  which is the second label in order, as scikit-learn's defaults read (labels 0 and 1: 1; no and yes: yes); of
-  more classes they are macro means;
-- `f1_binary`, `precision_binary` and `recall_binary` refer to the second class, and are NaN unless there are
-  two.
+- `f1`, `precision`, `recall`, `jaccard`, `specificity` and `average_precision` of two classes are those of
+  the positive class (`Scores.positive`), as with scikit-learn's `pos_label`; of more classes they are macro
+  means;
+- `f1_binary`, `precision_binary` and `recall_binary` refer to the positive class, and are NaN unless there
+  are two classes.
 
 Weights of rows count as `sample_weight` does in scikit-learn, whose functions are not called: every
 installation evaluates its runs, without scikit-learn where no extra brings it.
@@ -114,7 +114,7 @@ def averaged(field: Field, average: Average) -> Callable[[Scores], float]:
         table = per_class(scores.confusion)
         values: Floats = getattr(table, field)
         if average == "binary" or (average == "auto" and len(values) == 2):
-            return float(values[1]) if len(values) == 2 else float("nan")
+            return float(values[scores.positive]) if len(values) == 2 else float("nan")
         if average == "weighted":
             return float(np.average(values, weights=table.support))
         return float(np.mean(values[(table.support > 0) | (table.predicted > 0)]))
@@ -192,14 +192,14 @@ BinaryMetric = Callable[[NDArray[np.bool_], Array, Floats | None], float]
 def _ranking(metric: BinaryMetric) -> Callable[[Scores], float]:
     """Extend a binary metric to classes.
 
-    With two classes, the second one is positive; with more, the result is the one-vs-rest mean.
+    With two classes, it is of the positive one; with more, the result is the one-vs-rest mean.
     """
 
     def mean(scores: Scores) -> float:
         classes = np.unique(scores.targets)
         if len(classes) < 2:
             return float("nan")
-        chosen = [1] if scores.outputs.shape[1] == 2 else classes
+        chosen = [scores.positive] if scores.outputs.shape[1] == 2 else classes
         return float(
             np.mean(
                 [

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from trainwright.errors import InputError
+from trainwright.errors import CheckpointError, InputError
 from trainwright.records.journal import read
 from trainwright.records.run_dir import RunDir
 from trainwright.safe_files import open_regular
@@ -90,6 +90,19 @@ def send_rest(run_dir: Path, status: str) -> list[str]:
         return _warnings(sync(run_dir, timeout=_REST), run_dir)
     except (InputError, OSError) as error:
         return [str(error)]
+
+
+def unsent(run_dir: Path) -> list[tuple[str, int]]:
+    """Return each tracker that lacks values of a run, and how many; none where that cannot be known."""
+    from trainwright.trackers.feed.card import read_feed_inputs
+
+    try:
+        names = [name for name, _ in read_feed_inputs(run_dir).trackers]
+        states = [State.load(state_file(run_dir, index, name)) for index, name in enumerate(names)]
+        counts = [pending(run_dir / "journal", state) for state in states]
+    except (InputError, CheckpointError, OSError):
+        return []
+    return [(name, count) for name, count in zip(names, counts, strict=True) if count]
 
 
 def sync(run_dir: Path, *, timeout: float | None = None, trust: bool = False) -> list[SyncReport]:

@@ -11,12 +11,14 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from time import time as now
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from trainwright.config.fields import Section
 from trainwright.errors import InputError, TrackerError
+from trainwright.records.result import Result
 from trainwright.records.study import StudyRecord
 from trainwright.redact import redacted_value
 from trainwright.require import require
@@ -174,14 +176,35 @@ class MlflowTracker:
                 model_id = self._created_model(run.info.experiment_id, digest)
             model = self._client.get_logged_model(model_id)
             if str(model.status) != "READY":
-                from trainwright.trackers.mlflow.model import Logged, write_model
+                from trainwright.trackers.mlflow.model import DATA, Logged, write_model
 
                 write_model(folder, Logged(model_id, self._run_id))
                 self._client.log_model_artifacts(model_id, str(folder))
-                self._client.log_outputs(self._run_id, [self._entities.LoggedModelOutput(model_id, 0)])
+                step = self._log_model_metrics(model_id, folder / DATA)
+                self._client.log_outputs(self._run_id, [self._entities.LoggedModelOutput(model_id, step)])
                 self._client.finalize_logged_model(model_id, "READY")
             if self._params.registered_model_name is not None:
                 self._register(self._params.registered_model_name, model_id)
+
+    def _log_model_metrics(self, model_id: str, run: Path) -> int:
+        """Give a logged model its own metrics, which are not those of the run's last step; return its step.
+
+        They are points that the run has already: MLflow takes an equal one for the same.
+        """
+        result = Result.load(run / Result.FILE)
+        if result is None:
+            return 0
+        step = result.best.step if result.best else result.steps
+        points = []
+        for name, value in result.metrics.items():
+            at = step if name.startswith("val_") else result.steps  # the test split is evaluated at the end
+            held = self._client.get_metric_history(self._run_id, _allowed(name))
+            time = next((one.timestamp for one in held if (one.step, one.value) == (at, value)), None)
+            time = int(1000 * now()) if time is None else time
+            points.append(self._entities.Metric(_allowed(name), value, time, at, model_id=model_id))
+        if points:
+            self._client.log_batch(self._run_id, metrics=points, synchronous=True)
+        return step
 
     def _created_model(self, experiment_id: str, digest: str) -> str:
         model = self._client.create_logged_model(

@@ -146,10 +146,10 @@ class GradientAllReduce:
         ]
 
     def close(self) -> None:
-        """Remove the hooks, and end the thread: another all-reduce comes in its place."""
+        """Remove the hooks, and let the thread end; it may wait for a process that is gone."""
         for hook in self._hooks:
             hook.remove()
-        self._thread.shutdown()
+        self._thread.shutdown(wait=False)
 
     def arm(self) -> None:
         """Send gradients as they become ready: the next backward pass is this process's last in the step."""

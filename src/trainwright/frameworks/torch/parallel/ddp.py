@@ -22,9 +22,13 @@ class DataParallel(Strategy):
     def train(self, parameters: Sequence[Tensor]) -> None:
         """Prepare the all-reduce of these gradients."""
         super().train(parameters)
+        self.close()
+        self._all_reduce = GradientAllReduce(parameters, self._tree, self.world)
+
+    def close(self) -> None:
+        """Remove the hooks of the parameters."""
         if self._all_reduce is not None:
             self._all_reduce.close()
-        self._all_reduce = GradientAllReduce(parameters, self._tree, self.world)
 
     def backward(self, loss: Tensor, *, is_last: bool = False) -> None:
         """Add the gradients; in the last backward pass, send them as they become ready."""

@@ -20,7 +20,7 @@ from trainwright.config.schema import DistributedConfig
 from trainwright.frameworks.torch.parallel import nodes
 from trainwright.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, failed, silence
 from trainwright.frameworks.torch.parallel.world import STORE
-from trainwright.process.environ import temporary_environment
+from trainwright.process.environ import temporary_environment, threads_of_processes
 from trainwright.world import RESTARTS, RETRYABLE
 
 log = logging.getLogger("trainwright")
@@ -112,7 +112,7 @@ def _start(number: int, restart: int, command: Sequence[str], folder: Path) -> N
         RESTARTS: str(restart),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SHUTDOWN_SECONDS,
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # torchrun warns that it sets it
+        **threads_of_processes(),
     }
     with temporary_environment(variables):
         elastic_launch(config, command[0])(*command[1:])

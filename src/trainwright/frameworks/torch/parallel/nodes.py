@@ -21,7 +21,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from trainwright.config.schema import DistributedConfig
 from trainwright.errors import InputError, WorldError
 from trainwright.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, failed
-from trainwright.process.environ import temporary_environment
+from trainwright.process.environ import temporary_environment, threads_of_processes
 from trainwright.world import RETRYABLE
 
 _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
@@ -59,7 +59,7 @@ def start(distributed: DistributedConfig, command: Sequence[str]) -> None:
         # and the nodes may count the restarts differently.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": SHUTDOWN_SECONDS,
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # torchrun warns that it sets it
+        **threads_of_processes(),
     }
     if interface is not None:  # else they would listen where the name of the machine leads to
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):

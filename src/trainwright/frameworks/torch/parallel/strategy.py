@@ -129,6 +129,9 @@ class Strategy:
 
         return scaled
 
+    def close(self) -> None:
+        """Take what `train` has added off the parameters, which the user may go on with."""
+
     # --- the state
 
     @property
