@@ -122,7 +122,8 @@ def _performance(run: RunFiles, made: Json | None) -> Iterator[str]:
     table = made and made["table"]
     if table:
         head = [table["rows_of"], *table["names"]]
-        yield from ("", "## How good it is", "", *_table(head, [[name, *row] for name, row in table["rows"]]))
+        rows = [[name, *(cell for cell, _is_best in row)] for name, row in table["rows"]]
+        yield from ("", "## How good it is", "", *_table(head, rows))
     elif metrics := _tested(run):
         rows = [[history.title(name), number(value)] for name, value in metrics.items()]
         yield from ("", "## How good it is", "", *_table(["metric", "value"], rows))
