@@ -69,6 +69,12 @@ def test_studies_find_it_and_so_do_their_workers(project: Path) -> None:
     tuned = trainwright.tune("exp/c.yaml", space=space, trials=2, parallel=2, quiet=True)
     assert tuned.status == "completed"
     assert command("evaluate", tuned.best_run.id).returncode == 0
+    more = command("resume", tuned.id, "tuning.trials=3", "-q")
+    assert more.returncode == 0, more.stderr
+    newest = trainwright.list_runs()[0].id
+    assert command("reproduce", newest, "-q").returncode == 0
+    again = command("train", tuned.best_config, "-q")
+    assert again.returncode == 0, again.stderr
     made = trainwright.create("exp/c.yaml")
     assert trainwright.work(made, quiet=True).status == "completed"
 

@@ -22,6 +22,7 @@ from trainwright.redact import redacted
 from trainwright.safe_files import fsync_folder, make_folders, read_regular
 from trainwright.storage.urls import url_of
 
+SEARCH_CONFIG = "search.yaml"  # of a search; `config.yaml` would make its folder look like a run
 _KEY_BYTES = 32
 
 
@@ -30,7 +31,13 @@ class Signature(Document):
 
     FILE: ClassVar[str] = "signature.json"
 
+    code_folder: str = ""  # as in `Creation`
     signature: str | None = None
+
+    @property
+    def started(self) -> str:
+        """The folder that the signature covers."""
+        return self.code_folder
 
 
 def signature(folder: Path, config: bytes, started: str = "") -> str | None:
@@ -39,7 +46,7 @@ def signature(folder: Path, config: bytes, started: str = "") -> str | None:
     Args:
         folder: Its folder, below that of its experiment.
         config: The content of its config file.
-        started: `Creation.started` of a run.
+        started: The folders that it covers, too: `started` of the record that holds it.
     """
     try:
         return _signed(_key(), folder, config, started)
@@ -67,7 +74,7 @@ def foreign_reason(folder: Path, config_name: str = "config.yaml") -> str | None
         return f"your key, {_key_name()}, which tells your own runs from others, cannot be read: {reason}"
     try:
         signed = record.load(folder / record.FILE)
-        started = signed.started if isinstance(signed, Creation) else ""
+        started = signed.started if signed is not None else ""
         now = _signed(key, folder, read_regular(folder / config_name), started)
     except (OSError, CheckpointError) as error:
         return f"what shows who made it cannot be read: {error}"
@@ -79,6 +86,17 @@ def foreign_reason(folder: Path, config_name: str = "config.yaml") -> str | None
         f"its signature is of another key than {_key_name()}, another folder of runs, or another config: "
         "was it copied, moved, edited, or made by another user?"
     )
+
+
+def own_code_folder(folder: Path) -> Path | None:
+    """Return the folder of code that a run or a search of this user's notes; None if there is none."""
+    for record, config_name in ((Creation, "config.yaml"), (Signature, SEARCH_CONFIG)):
+        if not (folder / config_name).exists() or not is_own(folder, config_name):
+            continue
+        signed = record.load(folder / record.FILE)
+        if isinstance(signed, Creation | Signature) and signed.code_folder:
+            return Path(signed.code_folder)
+    return None
 
 
 def foreign_error(folder: Path, key: str, text: str, config_name: str = "config.yaml") -> InputError:

@@ -107,7 +107,7 @@ def search(
     """
     plan = plan_of(study, asked)
     if not (study.path / CONFIG).exists():
-        study.write_signed_config(CONFIG, asked.text)
+        study.write_signed_config(CONFIG, asked.text, recorded_code(asked.base.resolved))
     more = f"for more trials: {resume_command(study.path)} tuning.trials=..."
     if plan.trials == plan.sampler.size:
         more = "its grid has no other points"
