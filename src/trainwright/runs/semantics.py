@@ -28,7 +28,7 @@ PARTS: dict[str, Part] = {
     "order": Part(1, "the order of the samples", ("order.py",)),
     "streams": Part(1, "the random streams of a seed", ("order.py", "engine/state.py")),
     "split": Part(1, "which rows train, validate and test", ("datasets/tables/splitting.py",)),
-    "preparation": Part(4, "how rows become features and targets", ("datasets",)),
+    "preparation": Part(5, "how rows become features and targets", ("datasets",)),
     "samples": Part(2, "the random numbers that samples draw when they are read", ("datasets/base.py",)),
     "loop": Part(1, "the order within a step, and its state", ("engine",)),
     "rules": Part(
