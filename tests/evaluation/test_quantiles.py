@@ -59,6 +59,22 @@ def test_two_are_compared_by_the_pinball_loss(tmp_path: Path) -> None:
     assert "0.8 quantile of the training rows" in page
 
 
+@pytest.mark.parametrize(("other", "metric"), [("gradient_boosting", "pinball_0.8"), ("ridge", "mae")])
+def test_a_benchmark_ranks_by_what_all_models_have(other: str, metric: str, tmp_path: Path) -> None:
+    params = {
+        name: {key: value for key, value in MODELS[name].items() if key != "type"}
+        for name in ("quantile_regressor", "gradient_boosting")
+        if name in ("quantile_regressor", other)
+    }
+    study = trainwright.benchmark(
+        {"data": {"type": "diabetes"}, "model": {"type": "ridge"}, "training": {"threads": 1}},
+        models=["quantile_regressor", other],
+        params=params,
+        runs_dir=tmp_path,
+    )
+    assert {row["metric"] for row in study.result["models"]} == {f"test_{metric}"}
+
+
 def test_a_quantile_may_be_a_metric_of_any_model(tmp_path: Path) -> None:
     chosen = {"evaluation": {"metrics": ["rmse", "pinball_0.9"]}, "checkpoint": {"metric": "val_pinball_.9"}}
     chosen["checkpoint"] = {"metric": "val_pinball_0.9"}

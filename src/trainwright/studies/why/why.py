@@ -323,7 +323,7 @@ class _WhyPlan(StudyPlan[Measurement, MeasuredValue | BudgetSpentError]):
     def _document(self, findings: Findings) -> Json:
         before, after = self._sides
         found: Json = {}
-        if not findings.exact and len(findings.total.values if findings.total else ()) < 2:
+        if not findings.exact and math.isnan(findings.noise):  # no end was measured under two seeds
             found["rows"] = rows_test(self._sides, self._metric, trust=self._request.trust)
         measured = [
             {
