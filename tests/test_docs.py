@@ -189,20 +189,6 @@ def test_the_code_of_the_readme_runs(place: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("module", "config"), [("my_models", "my_models:Wide"), ("my_data", "my_data:rings")]
-)
-def test_the_readers_own_model_and_data_train(module: str, config: str, tmp_path: Path) -> None:
-    shown = BLOCK.findall((ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8"))
-    (code,) = [text for language, text in shown if language == "python" and f"# {module}.py" in text]
-    (settings,) = [text for language, text in shown if language == "yaml" and config in text]
-    (tmp_path / f"{module}.py").write_text(code, encoding="utf-8")
-    (tmp_path / "config.yaml").write_text(settings, encoding="utf-8")
-    done = warm_commands.command("train", "config.yaml", "training.epochs=2", "--quiet", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("tracking", ["[]", "[mlflow]"])
 def test_the_quickstart_and_the_commands_that_it_prints(tracking: str, place: Path) -> None:
     config = place / "examples" / "digits.yaml"

@@ -62,8 +62,8 @@ _KEYS = _hints(
         "trainwright resume RUN goes on where a run was",
         "min_epochs min_steps": "leave it out: a run ends before its length only by training.early_stopping",
         "fast_dev_run": "write training.max_steps: STEPS",
-        "overfit_batches": "write a few rows to a file of their own, and train and validate on it: "
-        "data.train_path: FEW.csv, data.val_path: FEW.csv",
+        "overfit_batches": "write a few rows to a file of their own, data.path: FEW.csv, and see "
+        "whether train_loss falls to nearly 0",
         "limit_train_batches": "write training.max_steps: STEPS; for fewer rows, write them to a file",
         "limit_val_batches limit_test_batches num_sanity_val_steps eval_iters validation_steps": (
             "leave it out: the whole validation split is evaluated; evaluation.every_n_steps says how often"
