@@ -333,8 +333,7 @@ def dataset_of(data_type: str) -> Any:
         InputError: There is none, or it is a plugin that cannot be used.
     """
     if (cls := find_dataset(data_type)) is None:
-        unknown = f"no dataset {data_type!r}; there are: {', '.join(dataset_names())}"
-        raise InputError("; ".join([unknown, *broken("dataset")]))
+        raise InputError(f"no dataset {data_type!r}; there are: {', '.join(dataset_names())}")
     return cls
 
 

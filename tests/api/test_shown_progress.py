@@ -143,6 +143,23 @@ def test_ctrl_c_ends_a_loop_over_seeds_after_the_commit(tmp_path: Path) -> None:
     assert trainwright.resume(run, data=DATA).status == "completed"
 
 
+def test_ctrl_c_in_a_function_that_trains_ends_its_study(tmp_path: Path) -> None:
+    pressed = CtrlC(2)
+
+    def objective(trial: Any) -> float:
+        seed = trial.suggest_int("seed", 0, 9)
+        run = trainwright.train(
+            SHORT, {"experiment.seed": seed}, data=DATA, runs_dir=tmp_path, callbacks=[pressed], quiet=True
+        )
+        return float(run.metrics["val_loss"])
+
+    with pytest.raises(trainwright.Interrupted) as raised:
+        trainwright.tune(objective, trials=3, runs_dir=tmp_path)
+    assert raised.value.run.status == "interrupted"
+    study = trainwright.tune(objective, trials=3, runs_dir=tmp_path, resume=True)
+    assert (study.id, study.status) == (raised.value.run.id, "completed")
+
+
 def test_ctrl_c_ends_a_study(tmp_path: Path) -> None:
     with pytest.raises(trainwright.Interrupted, match="resume=True") as raised:
         trainwright.cross_validate(SHORT, data=DATA, folds=3, runs_dir=tmp_path, callbacks=[CtrlC(2)])

@@ -12,6 +12,7 @@ from trainwright.engine.journal import Journal
 from trainwright.errors import InputError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import StudyRecord, StudyRun
+from trainwright.records.trials import LoggedStint, LoggedTrial, TrialLog
 from trainwright.runs import deletion
 from trainwright.storage import deletion as folders
 from written import write_record
@@ -271,6 +272,53 @@ def test_a_deletion_that_is_killed_leaves_nothing_that_looks_whole(
         assert rows[1].split()[2] == "deleted"
     assert command("runs", "clean", "--yes", "--runs-dir", runs_dir).code == 0
     assert ids(runs_dir) == [A, B]
+
+
+def test_a_run_that_is_damaged_or_of_another_version_can_be_deleted(command: Command, runs_dir: Path) -> None:
+    path = runs_dir / "digits" / A / "result.json"
+    write_record(path, json.loads(path.read_text(encoding="utf-8")) | {"format": 1})
+    (runs_dir / "digits" / B / "attempts" / "0001.json").write_text("{", encoding="utf-8")
+    (runs_dir / "digits" / B / "result.json").write_text("{", encoding="utf-8")
+    assert command("runs", "delete", A, B, "--yes", "--runs-dir", runs_dir).code == 0
+    assert ids(runs_dir) == [FAILED]
+
+
+def test_a_study_leads_to_no_run_outside_of_its_experiment(
+    command: Command, runs_dir: Path, study: Path, tmp_path: Path
+) -> None:
+    """Whatever its log names, and whatever links there are."""
+    other = write_run(tmp_path / "other", "20260105-000000-ffffff")
+    record = StudyRecord.load(study / StudyRecord.FILE)
+    assert record is not None
+    linked = "20260105-000000-ffffff"
+    (runs_dir / "digits" / linked).symlink_to(other)
+    runs = [*record.runs, StudyRun(label={"fold": 3}, run_id=linked)]
+    record.model_copy(update={"runs": runs}).save(study / StudyRecord.FILE)
+    command("runs", "delete", STUDY, "--yes", "--runs-dir", runs_dir)
+    assert (other / "config.yaml").exists()
+    assert (other / "attempts" / "0001.json").exists()
+    tune = runs_dir / "digits" / "tune-20260106-000000-aaaaaa"
+    tune.mkdir()
+    fields = {"study_id": tune.name, "kind": "tune", "experiment": "digits", "created": 1.0}
+    StudyRecord(**fields, status="completed").save(tune / StudyRecord.FILE)
+    (tune / "trials.jsonl").touch()
+    log = TrialLog(tune)
+    log.begin(LoggedTrial(0, {}, f"../../other/digits/{linked}", stints=(LoggedStint(0),)))
+    log.close()
+    command("runs", "delete", tune.name, "--yes", "--runs-dir", runs_dir)
+    assert not tune.exists()
+    assert (other / "config.yaml").exists()
+
+
+def test_runs_of_studies_in_a_relative_folder(
+    command: Command, runs_dir: Path, study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(runs_dir.parent)
+    assert command("runs", "delete", FOLDS[0], "--yes").code == 2
+    found = command("runs", "clean", "--older-than", "0s", "--dry-run", "--json").json["runs"]
+    assert [one["run_id"] for one in found] == [STUDY, FAILED, B, A]
+    assert command("runs", "delete", STUDY, A, "--yes").code == 0
+    assert ids(runs_dir) == [B, FAILED]
 
 
 def test_clean_as_a_function(runs_dir: Path) -> None:

@@ -162,7 +162,7 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "a folder without tables": (
         TEXT,
         {"path": "empty"},
-        r"empty: there is no file below it that ends in \.csv",
+        r"empty/? is a folder, and no file below it ends in \.csv or \.tsv",
     ),
     "no path": (TEXT, {"path": None}, r"give data\.path, or data\.train_path"),
     "two paths": (TEXT, {"train_path": "a.csv"}, "path is one file to split"),

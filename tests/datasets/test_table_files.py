@@ -259,6 +259,24 @@ def test_the_delimiter_is_found_where_it_may_be(tmp_path: Path) -> None:
     FRAME.to_csv(file, index=False, sep=";")
     same(read_table(file))
     with pytest.raises(DataError, match="only one column"):
-        read_table(file, finds_delimiter=False)
+        read_table(file, finds=())
     with pytest.raises(DataError, match="only one column"):
         CsvDataset(DataConfig(type="csv", path=str(file)), CsvParams()).read(str(file))
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_a_file_in_utf_8_is_read_so_after_training_on_another_encoding(
+    tmp_path: Path, block: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if block:
+        monkeypatch.setattr(chunks_module, "WHOLE_BYTES", 0)
+    file = tmp_path / "rows.csv"
+    for encoding in ("utf-8", "cp1252"):
+        file.write_text("a,b\n1,Köln\n2,Bonn\n", encoding=encoding)
+        for table in (
+            read_table(file, {"encoding": "cp1252"}),
+            *row_chunks(file, {"encoding": "cp1252"}).tables("ab", 9),
+        ):
+            assert table.columns["b"].tolist() == ["Köln", "Bonn"]
+    file.write_text("a,b\n1,Köln\n", encoding="utf-8")
+    assert read_table(file, {"encoding": "cp1252"}, finds=()).columns["b"].tolist() == ["KÃ¶ln"]

@@ -267,6 +267,22 @@ class TestPartialDependence:
             np.testing.assert_allclose(line["low"], np.quantile(moved, 0.1, axis=0), rtol=1e-4)
             np.testing.assert_allclose(line["high"], np.quantile(moved, 0.9, axis=0), rtol=1e-4)
 
+    def test_probabilities_stay_within_0_and_1(self):
+        """The rows' curves are moved to one mean, which takes them beyond these."""
+        x = numbers()
+
+        def positive(x: np.ndarray) -> np.ndarray:
+            share = 1 / (1 + np.exp(-8 * (x[:, 0] + 2 * x[:, 1])))
+            return np.stack([1 - share, share], axis=1)
+
+        bundle = classification(x, (positive(x)[:, 1] > 0.5).astype(np.int64))
+        made = explain(Model(predictor(positive, "classification")), bundle, "accuracy", 1)
+        drawn = [
+            line[end] for one in made["dependence"] for line in one["outputs"] for end in ("low", "high")
+        ]
+        assert min(map(min, drawn)) == 0
+        assert max(map(max, drawn)) == 1
+
     def test_a_number_is_in_its_original_units(self):
         own = np.random.default_rng(0).uniform(1000, 2000, ROWS)
         preparation = TabularPreparation(

@@ -65,7 +65,7 @@ def test_reports_know_it(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(json.dumps(CONFIG))
     run = read_run(tmp_path)
     assert framework_of(run) is ToyFramework
-    assert restraint(run) == "model.params.noise: 0.5"
+    assert restraint(run) == {"model.params.noise": 0.5}
     assert "library_name: toys\n" in write_card(tmp_path).read_text()
     unknown = replace(run, config='{"model": {"type": "mine:Net"}}')
     assert framework_of(unknown) is None

@@ -1463,3 +1463,16 @@ def test_a_backend_that_is_not_installed_names_the_extra(monkeypatch: pytest.Mon
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "tensorflow is not installed: run `pip install 'keras<3.16,>=3.15' " in done.stderr
+
+
+def test_compiled_metrics_of_one_class_are_of_the_positive_class(tmp_path: Path) -> None:
+    inputs = keras.Input((30,))
+    model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(inputs))
+    names = ["accuracy", keras.metrics.Recall(name="found"), keras.metrics.AUC(curve="PR", name="area")]
+    model.compile(optimizer="adam", loss="binary_crossentropy", metrics=names)
+    ours = {"evaluation.metrics": ["recall", "average_precision"], "data.type": "breast_cancer"}
+    for label in (0, 1):
+        settings = AUTO | ours | {"evaluation.positive": label}
+        found = trainwright.train(SMALL, settings, runs_dir=tmp_path, model=model).metrics
+        assert found["test_found"] == pytest.approx(found["test_recall"], rel=1e-5)
+        assert found["test_area"] == pytest.approx(found["test_average_precision"], abs=0.02)

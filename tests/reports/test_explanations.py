@@ -304,7 +304,9 @@ def test_a_swarm_shades_by_value_and_moves_dense_points_apart():
 
 def test_a_curve_has_its_band_and_where_the_values_are():
     curve = Curve(np.array([0.0, 1.0]), np.array([-1.0, 0.5]), np.array([0.5, 1.5]))
-    root = parsed(dependence(Dependence("age", [20.0, 60.0], False, [curve], ["yes"]), (-1.0, 1.5)))
+    root = parsed(
+        dependence(Dependence("age", [20.0, 60.0], False, [curve], ["yes"]), (-1.0, 1.5), "probability")
+    )
     assert [node.get("class") for node in root.iter("path") if "val" in node.get("class", "")] == [
         "band val",
         "line val",
@@ -315,7 +317,11 @@ def test_a_curve_has_its_band_and_where_the_values_are():
 
 def test_categories_have_a_mark_for_each_output():
     curves = [Curve(*(np.array(values) for values in ([0.1, 0.2], [0.0, 0.1], [0.2, 0.3]))) for _ in range(4)]
-    root = parsed(dependence(Dependence("city", ["Oslo", HOSTILE], True, curves, list("abcd")), (0.0, 1.0)))
+    root = parsed(
+        dependence(
+            Dependence("city", ["Oslo", HOSTILE], True, curves, list("abcd")), (0.0, 1.0), "probability"
+        )
+    )
     marks = [node.get("class") for node in root.iter("path") if node.get("class", "").startswith("mark")]
     assert sorted(set(marks)) == ["mark fourth", "mark other", "mark train", "mark val"]
     assert len(marks) == 8

@@ -20,7 +20,7 @@ from trainwright.reports.card import write_card
 from trainwright.reports.html import write_report
 from trainwright.reports.overlay import write_overlay
 from trainwright.reports.rundir import read_run
-from trainwright.reports.verdict import evaluated, judge
+from trainwright.reports.verdict import evaluated, judge, section
 from written import write_record
 
 HOSTILE = '</script><img src=x onerror="alert(1)">`|'
@@ -182,6 +182,45 @@ def test_runs_side_by_side_show_what_differs(tmp_path):
     assert 'data-name="A"' in source
     assert 'data-name="B"' in source
     assert source.count("★") > 1
+
+
+def test_a_model_as_good_as_a_line_is_told_to_be_given_up(tmp_path):
+    features, targets, _ = drawn()
+    data = bundle(classes(2, 4), features, targets, ROWS)
+    rng = np.random.default_rng(1)
+    near = 2 * features[:, 0] + 0.05 * rng.normal(size=len(features))
+    alike = judged(tmp_path / "alike", data, cut(probabilities(near)))
+    assert alike.title.endswith("about as good as a linear model")
+    assert any(one.startswith("Use the simpler one: a linear model") for one in alike.sentences)
+
+
+@pytest.mark.parametrize("is_better", [True, False])
+def test_bold_is_what_is_better_by_more_than_noise(tmp_path, is_better):
+    features, targets, margin = drawn()
+    data = bundle(classes(2, 4), features, targets, ROWS)
+    shown = margin if is_better else 0.001 * features[:, 3]
+    run = read_run(run_of(tmp_path, data, cut(probabilities(shown))))
+    made = section(run)
+    assert made is not None
+    rows = dict(made["table"]["rows"])
+    marked = [best for _, best in rows["test accuracy"]]
+    assert marked == ([True, False, False] if is_better else [False, False, True])
+
+
+@pytest.mark.parametrize(("noise", "is_marked"), [(0.05, False), (6.0, True)])
+def test_the_better_of_two_runs_is_marked_where_noise_does_not_explain_it(tmp_path, noise, is_marked):
+    features, _, _ = drawn()
+    rng = np.random.default_rng(1)
+    guess = 100_000 + 80_000 * features[:, 0]
+    targets = (guess + 10_000 * rng.normal(size=len(guess))).astype(np.float32)
+    data = bundle(values(4), features, targets, ROWS)
+    other = guess + noise * 10_000 * rng.normal(size=len(guess))
+    runs = [run_of(tmp_path / name, data, cut(one[:, None])) for name, one in (("a", other), ("b", guess))]
+    source = write_overlay(runs, tmp_path / "runs.html").read_text(encoding="utf-8")
+    row = source[source.index("test rmse") :].partition("</tr>")[0]
+    assert ("★" in row) == is_marked
+    if is_marked:
+        assert row.index("★") > row.index("</td>")  # of the second, whose error is lower
 
 
 def test_a_big_run_has_a_small_page(tmp_path):

@@ -62,15 +62,38 @@ def test_it_is_found_by_all_that_follows(project: Path) -> None:
     assert str(project / "exp") not in sys.path
 
 
-def test_studies_find_it_and_so_do_their_workers(project: Path) -> None:
-    study = trainwright.cross_validate("exp/c.yaml", folds=2, quiet=True)
-    assert study.status == "completed"
-    space = {"training.learning_rate": {"low": 1e-3, "high": 1e-2}}
-    tuned = trainwright.tune("exp/c.yaml", space=space, trials=2, parallel=2, quiet=True)
-    assert tuned.status == "completed"
-    assert command("evaluate", tuned.best_run.id).returncode == 0
+def forget(project: Path) -> None:
+    """Forget the module, so that it must be found again."""
+    for path in (project / "exp").glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def test_studies_and_workers_find_it(project: Path) -> None:
+    assert trainwright.cross_validate("exp/c.yaml", folds=2, quiet=True).status == "completed"
+    forget(project)
     made = trainwright.create("exp/c.yaml")
     assert trainwright.work(made, quiet=True).status == "completed"
+
+
+SPACE = {"training.learning_rate": {"low": 1e-3, "high": 1e-2}}
+
+
+def test_a_search_finds_it_when_it_is_resumed_by_its_name(project: Path) -> None:
+    tuned = trainwright.tune("exp/c.yaml", space=SPACE, trials=1, quiet=True)
+    forget(project)
+    assert trainwright.resume_study(tuned.id, {"tuning.trials": 2}, quiet=True).status == "completed"
+    for run in trainwright.list_runs():
+        forget(project)
+        trainwright.evaluate(run.id)
+    forget(project)
+    assert tuned.best_config is not None
+    assert trainwright.train(tuned.best_config, quiet=True).status == "completed"
+
+
+@pytest.mark.usefixtures("project")
+def test_the_workers_of_a_search_find_it() -> None:
+    tuned = trainwright.tune("exp/c.yaml", space=SPACE, trials=2, parallel=2, quiet=True)
+    assert tuned.status == "completed"
 
 
 def test_the_working_directory_comes_first(project: Path) -> None:

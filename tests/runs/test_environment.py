@@ -60,8 +60,12 @@ def test_other_threads_are_recorded_and_lower_the_tier(tmp_path: Path) -> None:
 
 def test_a_resume_stays_where_the_attempt_before_was(tmp_path: Path) -> None:
     cut = preempted(tmp_path, at=5)
-    with pytest.raises(InputError, match=r"training\.max_steps: a resumed run keeps its config; only where"):
+    says = (
+        r"training\.max_steps: a resumed run keeps its config; only where .*; finish this run .*, then resume"
+    )
+    with pytest.raises(InputError, match=says) as refused:
         trainwright.resume(cut, {"training.max_steps": 31})
+    assert "data.workers" not in str(refused.value)
     trainwright.resume(cut, {"training.threads": 2}, callbacks=[SignalAt(15)])
     again = trainwright.resume(cut)
     assert threads_by_attempt(again) == [1, 2, 2]

@@ -39,7 +39,7 @@ def test_a_run_is_own_from_every_working_directory_and_through_links(
         assert is_own(name), name
     record = Creation.load(run / Creation.FILE)
     assert record is not None
-    signed = f"{run.parent.parent.resolve()}\0{record.working_directory}\0{CONFIG}".encode()
+    signed = f"{run.parent.parent.resolve()}\0{record.places}\0{CONFIG}".encode()
     assert record.signature == hmac.digest(key.read_bytes(), signed, hashlib.sha256).hex()
     assert key.stat().st_mode & 0o077 == 0
 

@@ -138,10 +138,26 @@ def test_compare_prints_a_test_of_significance(command: Command, place: Path) ->
     document = command("runs", "compare", *ids, "--json").json
     assert [test["metric"] for test in document["tests"]] == ["accuracy", "f1"]
     assert document["untested"] is None
+    assert document["simpler"] is None  # both have as many weights
     same = command("runs", "compare", ids[0], ids[0])
     assert "results: no differences" in same.out
     every = command("runs", "compare", "--all", ids[0], ids[0])
     assert "significance, on the same test rows: no test: the models are the same" in every.out
+
+
+def test_of_equal_models_the_simpler_one_is_recommended(command: Command, place: Path) -> None:
+    network = CONFIG.replace("{type: toy, noise: 0.1}", "{type: mlp, hidden: [8]}").replace(
+        "epochs: 3", "epochs: 9"
+    )
+    (place / "network.yaml").write_text(network.replace("0.1, threads", "0.03, threads"), encoding="utf-8")
+    larger, smaller = (
+        command("train", "network.yaml", f"model.hidden=[{width}]", "--json").json["run_id"]
+        for width in (64, 8)
+    )
+    shown = command("runs", "compare", larger, smaller)
+    said = f"equal within the noise of these rows: use the simpler one, {smaller} (its weights have"
+    assert said in shown.out
+    assert command("runs", "compare", larger, smaller, "--json").json["simpler"] == smaller
 
 
 @pytest.mark.slow

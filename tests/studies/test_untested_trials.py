@@ -39,6 +39,7 @@ def test_only_the_best_trial_is_evaluated_on_the_test_split(study: Tuning) -> No
     assert alone.result["digest"] == study.best_run.result["digest"], "what is evaluated changes no weights"
     text = "\n".join(study_summary(study))
     assert "test_accuracy" in text
+    assert "only the best model is tested" in (study.path / "report.html").read_text(encoding="utf-8")
 
 
 def test_a_search_that_goes_on_looks_at_the_test_split_once(

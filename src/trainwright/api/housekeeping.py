@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.errors import CheckpointError, InputError
-from trainwright.records.listing import all_runs, runs_folder
+from trainwright.records.listing import all_runs, find_run, runs_folder
 from trainwright.runs.run import Run
 
 if TYPE_CHECKING:
@@ -134,10 +134,9 @@ def to_delete(
 ) -> list[Deletable]:
     """Return what `delete` deletes."""
     from trainwright.runs.deletion import named
-    from trainwright.runs.lookup import find
 
-    names = [str(run.path) if isinstance(run, Run) else str(run) for run in runs]
-    return named(names, runs_folder(runs_dir), lambda name: find(name, runs_dir), force=force)
+    folder, names = runs_folder(runs_dir), [str(getattr(run, "path", run)) for run in runs]
+    return named(names, folder, lambda name: find_run(name, folder), force=force)
 
 
 def is_gone(one: Deletable) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +23,14 @@ from trainwright.records.run_dir import RunDir
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.data.bundles import make_bundle, make_objects
 from trainwright.runs.frameworks import copied_model
-from trainwright.runs.lookup import RunName, find, find_unfinished, placement_of_overrides, warn_of_unused
+from trainwright.runs.lookup import (
+    RunName,
+    find,
+    find_unfinished,
+    placement_of_overrides,
+    refuse_running,
+    warn_of_unused,
+)
 from trainwright.runs.objects import Objects, name_batch_size, name_model, require_data, require_objects
 from trainwright.runs.processes.placement import resumed_config
 from trainwright.runs.run import Run
@@ -40,7 +48,7 @@ log = logging.getLogger("trainwright")
 
 
 def train(
-    config: Config,
+    config: Config | None = None,
     overrides: Overrides = (),
     *,
     runs_dir: Path | str | None = None,
@@ -55,7 +63,7 @@ def train(
     """Train one run, from config to report.
 
     Args:
-        config: A YAML file, or its content as a mapping.
+        config: A YAML file, or its content as a mapping; it may be left out if model and data are given.
         overrides: `key.path=value` texts, or a mapping from dotted keys.
         runs_dir: The folder for run directories; default `TRAINWRIGHT_RUNS`, or `runs`.
         resume: Continue the newest unfinished run of the same computation, if there is one. It keeps its own
@@ -90,15 +98,51 @@ def train(
     from trainwright.engine.outside import check_verdict
 
     check_verdict(verdict)
+    if config is None:
+        config = _without_config(model, data)
     with shown(callbacks, quiet=quiet) as observers:
         terms, given = _Terms(runs_dir, resume, reuse), Training(model, data, observers, verdict=verdict)
+        said: set[str] = set()
         try:
-            return unless_interrupted(_train(config, overrides, terms, given))
+            with _noting(said):
+                return unless_interrupted(_train(config, overrides, terms, given))
         except LoaderBatchSizeError as error:  # only the function that the config names could tell
             size = error.batch_size
         log.info("training.batch_size: %d, as of the data loader", size)
         sized = with_settings(overrides, {"training.batch_size": size})
-        return unless_interrupted(_train(config, sized, terms, given))
+        with _noting(said, again=False):
+            return unless_interrupted(_train(config, sized, terms, given))
+
+
+def _without_config(model: Any, data: Any) -> Config:
+    """Return the config of a run that has none.
+
+    Raises:
+        InputError: Nothing says what is trained, or on what.
+    """
+    if model is None or data is None:
+        raise InputError(
+            'no config: give a YAML file, or a mapping such as {"model": "random_forest", "data": {"path": '
+            '"rows.csv", "target": "y"}}; or model=... and data=...'
+        )
+    return {}
+
+
+@contextmanager
+def _noting(said: set[str], *, again: bool = True) -> Iterator[None]:
+    """Note what is logged; without `again`, leave out what was noted before."""
+
+    def is_new(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        known = message in said and not again
+        said.update([message] if again else [])
+        return not known
+
+    log.addFilter(is_new)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_new)
 
 
 class _Terms(NamedTuple):
@@ -144,6 +188,8 @@ def _train(config: Config, overrides: Overrides, terms: _Terms, given: Training)
             return Run(found)
         experiment = resolved.config.experiment.name
         if terms.resume:
+            if resolved.config.distributed.nnodes == 1:  # each of several nodes begins one
+                refuse_running(resolved, folder)
             log.info("no unfinished run of this computation in %s/%s: a new one begins", folder, experiment)
         run = RunDir.create(folder, experiment, resolved.dump(), created=creation_of(resolved))
         made = Run.trained(run, run_attempt(Request(resolved, run, objects, verdict=given.verdict)))

@@ -323,6 +323,11 @@ def _tests_of(pair: Comparison, runs: Sequence[str], *, everything: bool) -> Ite
     empty = f"no test: {pair.untested or 'no metrics'}"
     always = everything or not pair.same_digest
     yield from _section(f"significance{of}, on the same test rows", tests, head, empty, everything=always)
+    if pair.simpler:
+        one, other = sorted(pair.model_bytes, key=lambda count: count or 0)
+        sizes = f"its weights have {size(one or 0)}, the other's {size(other or 0)}"
+        yield f"equal within the noise of these rows: use the simpler one, {pair.simpler} ({sizes})"
+        yield ""
 
 
 def _interval(test: Significance) -> str:

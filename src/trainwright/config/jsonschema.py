@@ -223,12 +223,16 @@ def _names(definitions: Schema, adapters: Adapters) -> None:
     """Enumerate the names of metrics and losses, which have no sections."""
     metrics = list(adapters.names("metric"))
     own: Schema = {"type": "string", "pattern": ":"}  # package.module:function
+    of_quantile: Schema = {"type": "string", "pattern": r"^pinball_0?\.\d+$"}
     deciding = {"enum": ["val_loss", *(f"val_{name}" for name in metrics)]}
-    of_own: Schema = {"type": "string", "pattern": r"^val_[^\W\d]\w*$"}
+    of_own: Schema = {"type": "string", "pattern": r"^val_[^\W\d]\w*(\.\d+)?$"}
     for section in ("EarlyStoppingConfig", "PlateauSchedule", "CheckpointConfig"):
         definitions[section]["properties"]["metric"]["anyOf"] = [deciding, of_own]
     listed = definitions["EvaluationConfig"]["properties"]["metrics"]
-    listed["anyOf"] = [{"type": "array", "items": {"anyOf": [{"enum": metrics}, own]}}, {"type": "null"}]
+    listed["anyOf"] = [
+        {"type": "array", "items": {"anyOf": [{"enum": metrics}, of_quantile, own]}},
+        {"type": "null"},
+    ]
     loss = definitions["TrainingConfig"]["properties"]["loss"]
     names = {"enum": list(dict.fromkeys(["auto", *adapters.names("loss")]))}
     by_type: Schema = {"type": {"anyOf": [names, own]}}  # its options stand beside it

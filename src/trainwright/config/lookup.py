@@ -391,13 +391,13 @@ class Lookup:
         """Check the name of one metric."""
         listing = path.startswith("evaluation")
         names = [*self.adapters.names("metric"), *([] if listing else ["loss"])]
-        if not isinstance(name, str) or name in names:
+        if not isinstance(name, str) or name in names or self.adapters.has("metric", name):
             return
         prefixes = ("train_", "val_", "test_")
         bare = next((name.removeprefix(prefix) for prefix in prefixes if name.startswith(prefix)), name)
         if listing and bare == "loss":
             hint = "; the loss is always there, and need not be listed"
-        elif bare in names:
+        elif bare in names or self.adapters.has("metric", bare):
             hint = f"; write it without the split: {bare!r}"
         else:
             hint = (

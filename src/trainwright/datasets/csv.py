@@ -21,7 +21,7 @@ from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.tables.arrow import SAMPLE, strings
 from trainwright.datasets.tables.cells import MISSING, has_codes, typed_cells
 from trainwright.datasets.tables.chunks import CsvChunks, CsvFormat, CsvPart
-from trainwright.datasets.tables.encodings import MARKS, UTF8, guess, guess_of_file
+from trainwright.datasets.tables.encodings import MARKS, UTF8, find_delimiter, guess, guess_of_file
 from trainwright.datasets.tables.sources import TableFile, table_files
 from trainwright.datasets.tables.table import Table, kind_of, listed, missing, unique_names
 from trainwright.errors import DataError
@@ -87,7 +87,7 @@ class CsvDataset:
         self._arrow: Any = require("pyarrow", "tabular")
         self._reader: Any = require("pyarrow.csv", "tabular")
         self._remarks: list[str] = []  # what a user should know of the file that is read
-        self.finds_delimiter = False  # where that of the options finds one column only
+        self.finds: Collection[str] = ()  # options that need not fit the file; see `read_table`
 
     def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
@@ -131,8 +131,9 @@ class CsvDataset:
     def _form(self, source: TableFile, text: Collection[str]) -> CsvFormat:
         """Return the format of a file, by its first lines."""
         path, params = source.name, self._params
-        found = guess_of_file(path, source.file) if params.encoding.lower() in UTF8 else None
-        encoding = found.encoding if found else params.encoding
+        given = self._encoding(source) or params.encoding
+        found = guess_of_file(path, source.file) if given.lower() in UTF8 else None
+        encoding = found.encoding if found else given
         if found:
             self._remarks.append(found.remark(path))
         with unpacked(path, source.file) as stream:
@@ -140,6 +141,13 @@ class CsvDataset:
         names, lines, delimiter, _ = self._header(path, head)
         as_text = {*params.text, *text} & {*names, *source.partition}
         return CsvFormat(names, lines, delimiter, encoding, self._missing, as_text)
+
+    def _encoding(self, source: TableFile) -> str | None:
+        """Return UTF-8 if a file is in it, unlike the options say, and that may be so; else None."""
+        given = self._params.encoding.lower()
+        if "encoding" not in self.finds or given in UTF8 or given.startswith(("utf-16", "utf-32")):
+            return None
+        return "utf-8" if guess_of_file(source.name, source.file) is None else None
 
     def _with_content(self, path: str, *, mapped: bool = False) -> list[TableFile]:
         """Return the files of a path; of several, those that hold something."""
@@ -149,7 +157,9 @@ class CsvDataset:
     def _whole(self, path: str) -> bytes:
         """Return all rows of the files of a path as one text in UTF-8, below one header."""
         files = self._with_content(path)
-        contents = [self._content(one.name, read_unpacked(one.name, one.file)) for one in files]
+        contents = [
+            self._content(one.name, read_unpacked(one.name, one.file), self._encoding(one)) for one in files
+        ]
         if len(files) == 1 and not files[0].partition:
             return contents.pop()
         headers = [self._header(one.name, content) for one, content in zip(files, contents, strict=True)]
@@ -326,7 +336,7 @@ class CsvDataset:
         given = self._params.delimiter
         if given == "," and ending_of(path) == ".tsv":
             return "\t"
-        return (find_delimiter(content, given) or given) if self.finds_delimiter else given
+        return (find_delimiter(content, given) or given) if "delimiter" in self.finds else given
 
     def _parsed(self, path: str, content: bytes, names: _Names) -> tuple[dict[str, Array], int]:
         """Return the columns, numbers where all cells are numbers and text otherwise, and the number of rows.
@@ -464,28 +474,6 @@ def _cells(content: bytes, delimiter: str) -> Any:
 def _has_codes(content: bytes, delimiter: str) -> bool:
     """Return whether a cell of several digits may begin with a zero."""
     return re.search(rb"[\n" + re.escape(delimiter.encode()) + rb']"?0[0-9]', content) is not None
-
-
-def find_delimiter(content: bytes, default: str = ",", *, most: bool = False) -> str | None:
-    """Return the delimiter that finds the most columns in the first line; None if it is the default one.
-
-    Args:
-        content: A text, or the beginning of one.
-        default: The delimiter that is kept if it finds two columns.
-        most: Whether it is kept only if no other one finds more.
-    """
-    first = re.split(rb"[\r\n]", content.lstrip(b"\r\n"), maxsplit=1)[0].decode(errors="ignore")
-    counts = {mark: _count(first, mark) for mark in dict.fromkeys([default, *",;\t|"])}
-    best = max(counts, key=lambda mark: counts[mark])
-    keeps_default = best == default or (counts[default] > 1 and not most)
-    return None if keeps_default or counts[best] == 1 else best
-
-
-def _count(line: str, delimiter: str) -> int:
-    try:
-        return len(next(csv.reader([line], delimiter=delimiter), []))
-    except csv.Error:  # reading the file says what is wrong
-        return 1
 
 
 def _whole_characters(raw: bytes, encoding: str) -> bytes:

@@ -11,7 +11,13 @@ import numpy as np
 from trainwright.datasets.base import ArraySplit, DataBundle, Split
 from trainwright.datasets.samples.arrays import is_frame
 from trainwright.evaluation.linear import MAX_FEATURES, MAX_ROWS, LinearModel
-from trainwright.evaluation.metrics import EvaluationResult, evaluate_predictions, find_metric, without_prefix
+from trainwright.evaluation.metrics import (
+    EvaluationResult,
+    evaluate_predictions,
+    find_metric,
+    pinball_at,
+    without_prefix,
+)
 from trainwright.plugins import task_for
 from trainwright.records.journal import finite
 from trainwright.tasks.base import Floats, Guess, Scores, Task
@@ -114,6 +120,7 @@ def compared(
     split: Split,
     info: DataInfo,
     known: dict[SplitName, Evaluated] | None = None,
+    quantile: float | None = None,
 ) -> Json | None:
     """Compare the evaluation of a split with the baselines; None without any, or without rows.
 
@@ -123,6 +130,7 @@ def compared(
         split: The rows.
         info: The description of the data.
         known: Where evaluations of the baselines are kept for other evaluations of the same rows.
+        quantile: The quantile that the model predicts, by whose pinball loss it is judged; None: by its task.
 
     Returns:
         `rows`, and `baselines`: [{`name`, `words`, `metrics`, `gains`}], where `metrics` are those of the
@@ -136,7 +144,7 @@ def compared(
     at = _sample(split, task, len(result.ids)) if is_large else spaced(len(result.ids), LARGE)
     own = result.scores(task).take(at)
     names = [without_prefix(name) for name in result.metrics]
-    wanted = [name for name in dict.fromkeys([*names, *_judging(task)]) if name in task.metrics]
+    wanted = [name for name in dict.fromkeys([*names, *_judging(task, quantile)]) if name in task.metrics]
     before = None if known is None else known.get(result.split)
     if before is not None and before.is_of(result, wanted, own):
         others = before.others
@@ -145,7 +153,10 @@ def compared(
         if known is not None and not task.has_parts and result.outputs.size <= KEPT:
             known[result.split] = Evaluated(result, wanted, others)
     entries = [
-        {"name": one.name, "words": one.words, "metrics": metrics, "gains": dict(_gains(task, own, scores))}
+        {
+            **{"name": one.name, "words": one.words, "metrics": metrics},
+            "gains": dict(_gains(task, quantile, own, scores)),
+        }
         for one, (metrics, scores) in zip(baselines, others, strict=True)
     ]
     return {"rows": len(at), "baselines": entries}
@@ -176,13 +187,27 @@ def _some(values: Array | None, ids: Ids) -> Array | None:
     return None if values is None else values[ids]
 
 
-def _judging(task: Task) -> Sequence[str]:
-    return task.judged_by or (task.usual_metric,)
+def _judging(task: Task, quantile: float | None) -> Sequence[str]:
+    return [pinball_at(quantile)] if quantile is not None else task.judged_by or (task.usual_metric,)
 
 
-def _gains(task: Task, own: Scores, other: Scores) -> Iterable[tuple[str, Json]]:
+def at_quantile(baselines: Sequence[Baseline], bundle: DataBundle, quantile: float) -> list[Baseline]:
+    """Return baselines for a model of a quantile: the best constant is that quantile of the training rows."""
+    train = bundle.splits["train"]
+    if not baselines or baselines[0].name != "constant" or not isinstance(train, ArraySplit):
+        return [*baselines]
+    task = task_for(bundle.info)
+    values = task.as_values(np.asarray(train.arrays[task.target])[spaced(len(train), LARGE)])
+    if values is None:
+        return [*baselines]
+    constant = np.quantile(values, quantile, axis=0)
+    words = f"always predicting the {quantile:g} quantile of the training rows"
+    return [Baseline("constant", words, _constantly(constant)), *baselines[1:]]
+
+
+def _gains(task: Task, quantile: float | None, own: Scores, other: Scores) -> Iterable[tuple[str, Json]]:
     """Yield the mean gain over the other model and its standard error, for the metrics that decide."""
-    for name in _judging(task):
+    for name in _judging(task, quantile):
         metric = find_metric(name, type(task))
         by_row = metric.by_row or metric.parts
         values = [by_row(scores) if by_row else None for scores in (own, other)]

@@ -61,7 +61,7 @@ _OTHER_NAMES = {
     "recall_micro": "micro_recall",
     "recall_weighted": "weighted_recall",
     "rmse": "root_mean_squared_error neg_root_mean_squared_error",
-    "roc_auc": "auc auroc roc roc_auc_score auc_roc area_under_roc area_under_curve",
+    "roc_auc": "auc auroc roc roc_auc_score roc_auc_ovr auc_roc area_under_roc area_under_curve",
     "subset_accuracy": "exact_match",
     "top_3_accuracy": "top3 top3_accuracy",
     "top_5_accuracy": "top5 top5_accuracy",
@@ -105,6 +105,13 @@ def names(task: str | None = None) -> list[str]:
     return list(_metrics() if task is None else task_of(task).metrics)
 
 
+def _of_parameter(name: str) -> str | None:
+    """Return the task of a metric with a parameter in its name, such as `pinball_0.9`; None of others."""
+    if name in _metrics():
+        return None
+    return next((task for task, cls in plugins.adapters("task") if name in cls.metrics), None)
+
+
 def default_metrics(task: str) -> Sequence[str]:
     """Return the metrics that are computed if the config names none."""
     return task_of(task).default_metrics
@@ -116,14 +123,30 @@ def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
     Metrics of the user's own are import paths.
     """
     listed = config.evaluation.metrics
-    chosen = list(default_metrics(info.task) if listed is None else listed)
+    usual = list(default_metrics(info.task))
+    if (quantile := quantile_of(config)) is not None:
+        usual = [pinball_at(quantile), "mae"]
+    chosen = usual if listed is None else list(listed)
     deciding = (metric_path(config, metric) for metric in of_task(config))
     return list(dict.fromkeys([*chosen, *deciding]))
 
 
+def quantile_of(config: RunConfig) -> float | None:
+    """Return the quantile that a config's model predicts; None if its objective is another one."""
+    name = config.model.framework or plugins.framework_of(config.model.type)
+    quantile: float | None = None if name is None else plugins.adapter("framework", name).quantile(config)
+    return quantile
+
+
+def pinball_at(quantile: float) -> str:
+    """Return the name of the pinball loss at a quantile."""
+    return f"pinball_{quantile:.12g}"
+
+
 def tasks_with(metric: str) -> list[str]:
     """Return the names of the tasks that have a metric of this bare name."""
-    return list(_metrics()[metric])
+    found = _of_parameter(metric)
+    return list(_metrics()[metric]) if found is None else [found]
 
 
 def meant(name: str) -> str | None:
@@ -156,6 +179,8 @@ def check_metric(metric: str, task: str | None = None) -> str:
         custom_metric(metric, None if task is None else task_of(task))
         return metric
     name = without_prefix(metric)
+    if (found := _of_parameter(name)) is not None and task in (None, found):
+        return name
     known = {LOSS, *names(task)}
     if name not in known and name not in _metrics():
         name = meant(name) or name
@@ -211,6 +236,8 @@ def mode_of(metric: str) -> Mode:
     name = check_metric(metric)
     if name == LOSS:
         return "min"
+    if (task := _of_parameter(name)) is not None:
+        return task_of(task).metrics[name].mode or "min"
     mode = (custom_metric(name) if ":" in name else next(iter(_metrics()[name].values()))).mode
     if mode is None:
         function = name.rpartition(":")[2]

@@ -408,6 +408,17 @@ class Framework(ABC):
         return None
 
     @staticmethod
+    def quantile(config: RunConfig) -> float | None:  # noqa: ARG004 - most have no such objective
+        """Return the quantile that the model of a config predicts, by whose pinball loss it is judged.
+
+        None: its objective is another one.
+
+        Args:
+            config: The resolved config.
+        """
+        return None
+
+    @staticmethod
     def neutral_changes(config: RunConfig) -> Collection[str]:  # noqa: ARG004 - most declare nothing
         """Return the parts of the numeric environment that change no bit of a run, such as `threads`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from trainwright.datasets.base import Split
 from trainwright.datasets.csv import CsvParams
 from trainwright.datasets.npz import inputs_in
 from trainwright.datasets.tables.chunks import CsvChunks, RowChunks, errors_in, without_errors
-from trainwright.datasets.tables.frames import read_frame, row_chunks
+from trainwright.datasets.tables.frames import FOUND, read_frame, row_chunks
 from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation
 from trainwright.datasets.tables.raw import frame_of
 from trainwright.datasets.tables.table import Table
@@ -103,7 +103,7 @@ class InputFiles:
             frame = self._readable(path, on_error)
         else:
             options, text = self._format
-            frame = read_frame(path, options, text, self._info.target, finds_delimiter=self._finds)
+            frame = read_frame(path, options, text, self._info.target, finds=self._finds)
         if not len(frame):
             raise DataError(f"{path}: there are columns, but no rows")
         return frame
@@ -128,15 +128,15 @@ class InputFiles:
         """
         self._refuse_file()
         options, text = self._format
-        chunks = row_chunks(path, options, text, self._info.target, finds_delimiter=self._finds)
+        chunks = row_chunks(path, options, text, self._info.target, finds=self._finds)
         if on_error != "stop" and isinstance(chunks, CsvChunks):
             chunks.mend()
         return chunks
 
     @property
-    def _finds(self) -> bool:
-        """Whether the delimiter of the run is only the first to try."""
-        return "delimiter" not in self.options
+    def _finds(self) -> Collection[str]:
+        """The options of the run that need not fit this file."""
+        return [name for name in FOUND if name not in self.options]
 
     def columns_of(self, names: Sequence[str]) -> Sequence[str]:
         """Return the columns to read of those that a file has: what predictions need.

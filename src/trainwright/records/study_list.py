@@ -84,6 +84,7 @@ def listed_study(folder: Path) -> ListedStudy:
     Raises:
         CheckpointError: Its record or its log is damaged.
     """
+    folder = folder.absolute()
     record = StudyRecord.load(folder / StudyRecord.FILE)
     deleted = None if record else StudyRecord.load(folder / _DELETED)
     if (known := record or deleted) is None:
@@ -91,6 +92,8 @@ def listed_study(folder: Path) -> ListedStudy:
     labels = {one.run_id: one.label for one in known.runs if not one.reused}
     if known.kind == "tune":
         labels |= _trials(folder)
+    # A log that was changed by hand must not lead out of the folder.
+    labels = {run_id: label for run_id, label in labels.items() if Path(run_id).name == run_id}
     status = "deleted" if deleted else _status(folder, known)
     best, metrics = _best(folder, known.kind)
     return ListedStudy(folder, known.kind, status, labels, best, metrics)

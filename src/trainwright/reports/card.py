@@ -122,7 +122,8 @@ def _performance(run: RunFiles, made: Json | None) -> Iterator[str]:
     table = made and made["table"]
     if table:
         head = [table["rows_of"], *table["names"]]
-        yield from ("", "## How good it is", "", *_table(head, [[name, *row] for name, row in table["rows"]]))
+        rows = [[name, *(cell for cell, _is_best in row)] for name, row in table["rows"]]
+        yield from ("", "## How good it is", "", *_table(head, rows))
     elif metrics := _tested(run):
         rows = [[history.title(name), number(value)] for name, value in metrics.items()]
         yield from ("", "## How good it is", "", *_table(["metric", "value"], rows))
@@ -158,6 +159,8 @@ def _data(run: RunFiles) -> Iterator[str]:
         if names:
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
             yield f"- {title}: {plain(', '.join(map(str, names[:_MOST_NAMES])))}{more}"
+    if data.positive is not None:
+        yield f"- positive class: {plain(data.positive)}"
     rows = ", ".join(f"{name} {number(split.rows or 0)}" for name, split in data.splits.items())
     yield f"- rows: {rows}"
     yield from (f"- {plain(warning)}" for warning in data.warnings[:_MOST_NAMES])

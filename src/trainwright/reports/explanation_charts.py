@@ -186,23 +186,26 @@ def _apart(x: Floats) -> Floats:
     return moved
 
 
-def dependence(shown: Dependence, span: tuple[float, float]) -> str:
-    """Draw curves over a number, or points for categories; the axis of the outputs shows at least `span`."""
+def dependence(shown: Dependence, span: tuple[float, float], label: str) -> str:
+    """Draw curves over a number, or points for categories.
+
+    The axis of the outputs, which `label` names, shows at least `span`.
+    """
     ranges = [
         f"{name}: from {number(float(curve.mean.min()))} to {number(float(curve.mean.max()))}"
         for name, curve in zip(shown.outputs, shown.curves, strict=True)
     ]
     words = (f"Partial dependence on {shown.name}", f"{'; '.join(ranges)}.")
-    return _categories(shown, span, words) if shown.category else _numbers(shown, span, words)
+    return (_categories if shown.category else _numbers)(shown, span, words, label)
 
 
-def _numbers(shown: Dependence, span: tuple[float, float], texts: tuple[str, str]) -> str:
+def _numbers(shown: Dependence, span: tuple[float, float], texts: tuple[str, str], label: str) -> str:
     several = len(shown.curves) > 1
     grid = np.array(shown.grid, np.float64)
-    left, right, top, bottom = 50.0, WIDTH - (90 if several else 12), 6.0, 184.0
+    left, right, top, bottom = 58.0, WIDTH - (90 if several else 12), 6.0, 184.0
     x_axis, y_axis = fitted(grid, left, right, pad=0.0), fitted(np.array(span), bottom, top)
     rug = "".join(f"M{x_axis(x):.1f} {bottom:.1f}v-6" for x in grid)
-    parts = [*axes(x_axis, y_axis, shown.name), f'<path class="rug" d="{rug}"/>']
+    parts = [*axes(x_axis, y_axis, shown.name, label), f'<path class="rug" d="{rug}"/>']
     for kind, name, curve in zip(KINDS, shown.outputs, shown.curves, strict=False):
         if not several:
             parts.append(f'<path class="band {kind}" d="M{_points(grid, curve.high, x_axis, y_axis)}')
@@ -215,8 +218,8 @@ def _numbers(shown: Dependence, span: tuple[float, float], texts: tuple[str, str
     if several:
         heights = spread([y_axis(float(curve.mean[-1])) for curve in shown.curves], 15, top + 4, bottom - 4)
         for kind, name, y in zip(KINDS, shown.outputs, heights, strict=False):
-            label, x = text(_short(name, 13)), right + 7
-            parts.append(f'<text class="end {kind}" x="{x:.1f}" y="{y + 4:.1f}">{label}</text>')
+            end, x = text(_short(name, 13)), right + 7
+            parts.append(f'<text class="end {kind}" x="{x:.1f}" y="{y + 4:.1f}">{end}</text>')
     extra = f' data-plot="{left:g} {right:g} {top:g} {bottom:g}" data-x="{text(shown.name)}"'
     return svg("lines", (WIDTH, bottom + FOOT), texts, parts, extra)
 
@@ -225,7 +228,7 @@ def _points(x: Floats, y: Floats, x_axis: Scale, y_axis: Scale) -> str:
     return "L".join(f"{x_axis(a):.1f} {y_axis(b):.1f}" for a, b in zip(x, y, strict=True))
 
 
-def _categories(shown: Dependence, span: tuple[float, float], texts: tuple[str, str]) -> str:
+def _categories(shown: Dependence, span: tuple[float, float], texts: tuple[str, str], label: str) -> str:
     single = len(shown.curves) == 1
     remarks = [number(float(value)) if single else "" for value in shown.curves[0].mean]
     frame = _rows([str(name) for name in shown.grid], np.array(span), remarks, zero=False)
@@ -239,7 +242,7 @@ def _categories(shown: Dependence, span: tuple[float, float], texts: tuple[str, 
             words = f"<title>{text(name)} {number(float(value))}</title>"
             moved = f'transform="translate({x:.1f} {y:.1f})"'
             parts.append(f'<path class="mark {kind}" d="{_MARKS[kind]}" {moved}>{words}</path>')
-    return frame.chart("categories", texts, "", parts)
+    return frame.chart("categories", texts, label, parts)
 
 
 def mark(kind: str) -> str:

@@ -190,7 +190,7 @@ def _curves(explanation: Json) -> Section | None:
     what = f"The probability of {names[0]}" if classes and not several else what
     band = "" if several else "; the band holds the curves of 80% of the rows, each moved to the same mean"
     return {
-        "figures": [_figure(one.name, dependence(one, span), "") for one in shown],
+        "figures": [_figure(one.name, dependence(one, span, what.removeprefix("The ")), "") for one in shown],
         "caption": f"{what}, on average over the rows, if a column had the same value in all of them{band}.",
         "legend": [(Markup(mark(kind)), name) for kind, name in zip(KINDS, names, strict=False)]
         if several

@@ -81,7 +81,7 @@ def histogram(edges: Sequence[float], series: Mapping[str, Sequence[float]], tit
     x_axis = Scale(float(edges[0]), float(edges[-1]), 46.0, width - 12)
     most = max((float(share.max(initial=0.0)) for share in shares.values()), default=0.0)
     y_axis = Scale(0.0, most * 1.05 or 1.0, height - 36, 8.0)
-    parts = [*axes(x_axis, y_axis, label)]
+    parts = [*axes(x_axis, y_axis, label, "share of rows")]
     for i, (name, share) in enumerate(shares.items()):
         draw = _bars if i == 0 else _outline
         parts.append(draw(_SERIES.get(name, "val"), edges, share, x_axis, y_axis))
@@ -111,7 +111,7 @@ def distribution(described: Json) -> str:
     name, counts = str(described["name"]), described["counts"]
     title = f"Distribution of {name}"
     if "edges" in described:
-        return histogram(described["edges"], counts, title, "")
+        return histogram(described["edges"], counts, title, name)
     return _categories([str(one) for one in described["labels"]], counts, title)
 
 

@@ -101,7 +101,7 @@ class RunFiles:
 
     @property
     def given_objects(self) -> bool:
-        """Whether the data, or the model, were given in Python."""
+        """True if the data, or the model, were given in Python."""
         return bool(self.manifest and self.manifest.objects)
 
     @property

@@ -89,7 +89,7 @@ def tick_label(value: float, step: float = 0.0) -> str:
     if value == 0 or abs(value) < step * 1e-6:
         return "0"
     size = abs(value)
-    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for unit, name in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if size >= unit * (10 if unit == 1e3 else 1) and size < 1e13:
             return f"{value / unit:.4g}{name}"
     if size >= 1e13 or size < 1e-3 or (step < 1e-3 and size < 20 * step):

@@ -13,7 +13,7 @@ from trainwright.reports.charts import text
 from trainwright.reports.scales import Scale, fitted, spread
 
 _ROW = 34.0
-_CHARACTER = 6.4  # about the width of one, in the label's size
+_CHARACTER = 7.2  # width of a letter
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Point:
     kind: str = "val"
 
 
-def dot_plot(rows: Sequence[Spread], title: str, x_label: str, width: float = 560) -> str:
+def dot_plot(rows: Sequence[Spread], title: str, x_label: str, width: float = 440) -> str:
     """Draw rows of small dots for the values, a large dot for the mean, and a whisker around it."""
     left = 16 + _CHARACTER * max((len(row.label) for row in rows), default=1)
     right, bottom = width - 76, 10 + _ROW * len(rows)
@@ -71,8 +71,8 @@ def _dots(row: Spread, axis: Scale, y: float, ends: tuple[float, float]) -> Iter
 
 def trade_off(points: Sequence[Point], title: str, labels: tuple[str, str]) -> str:
     """Draw named points on a logarithmic horizontal axis; `labels` are those of the axes (x, y)."""
-    width = 560.0
-    left, right, top, bottom = 66.0, width - 130, 12.0, 300.0
+    width = 440.0
+    left, right, top, bottom = 62.0, width - 105, 12.0, 260.0
     real = [point for point in points if point.x > 0 and math.isfinite(point.x) and math.isfinite(point.y)]
     x_axis = fitted(np.array([point.x for point in real], np.float64), left, right, log=bool(real), pad=0.08)
     y_axis = fitted(np.array([point.y for point in real], np.float64), bottom, top, pad=0.1)

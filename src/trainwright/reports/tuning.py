@@ -116,6 +116,12 @@ def _figures(trials: Sequence[LoggedTrial], result: TuningResult, name: str) -> 
                 "note": f"trial {best.trial}",
             }
         )
+        note = "only the best model is tested"
+        figures += [
+            {"kind": "metric", "name": metric_title(one), "value": number(value), "note": note}
+            for one, value in best.metrics.items()
+            if one != "test_loss"
+        ]
     figures.append({"kind": "cost", "name": "trials", "value": str(len(ended)), "note": more})
     seconds = sum(trial.ending.seconds for trial in trials if trial.ending and trial.same_as is None)
     figures.append({"kind": "cost", "name": "training time", "value": duration(seconds), "note": ""})
@@ -127,7 +133,7 @@ def _history(trials: Sequence[LoggedTrial], name: str, mode: str) -> str:
     best = (np.fmin if mode == "min" else np.fmax).accumulate([_number(trial) for trial in trials])
     points = [_point(trial, trial.number) for trial in trials]
     title = f"{name} of each trial, and the best so far"
-    return point_plot(points, title, ("trial", name), best=best.tolist(), width=560)
+    return point_plot(points, title, ("trial", name), best=best.tolist())
 
 
 def _number(trial: LoggedTrial) -> float:

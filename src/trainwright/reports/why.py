@@ -85,7 +85,7 @@ def _figures(result: Json, name: str) -> list[dict[str, str]]:
             "name": f"runs trained, of at most {result['max_runs']}",
             "value": str(result["trained"]),
         },
-        {"kind": "cost", "name": f"noise between seeds, {seeds}", "value": number(result["noise"])},
+        {"kind": "cost", "name": f"noise between seeds, {seeds}", "value": _noise(result["noise"])},
     ]
 
 
@@ -179,3 +179,7 @@ def _runs(result: Json) -> Sequence[tuple[list[str], str]]:
         )
         for one in result.get("measured", [])
     ]
+
+
+def _noise(noise: float | None) -> str:
+    return "not known, from one run on each side" if noise is None else number(noise)

@@ -141,15 +141,12 @@ class Catalog:
         return _meant("sampler", name)
 
     def broken(self, kind: Kind) -> Sequence[str]:
-        """Return one line for each plugin that might have had a name of `kind`, but cannot be used."""
-        if kind in (
-            "metric",
-            "strategy",
-        ):  # a plugin's strategy is named as its entry point, which is refused
-            return []
-        return plugins.broken(
-            kind if kind in ("dataset", "task", "tracker", "sampler", "tuner") else "framework"
-        )
+        """Return one line for each plugin that might have had a name of `kind`, but cannot be used.
+
+        Frameworks have names of models, optimizers and losses. Other plugins are named as their entry points,
+        and refused where they are asked for.
+        """
+        return plugins.broken("framework") if kind in ("model", "optimizer", "loss") else []
 
     def _offered(
         self, kind: Kind, framework: str | None, name: str | None = None

@@ -59,7 +59,7 @@ def cleanable(runs_dir: Path, criteria: Criteria) -> Iterator[Deletable]:
     if (criteria.older_than or 0) < 0 or (criteria.keep_best is not None and criteria.keep_best < 1):
         raise InputError("an age must not be negative, and at least one of the best runs is kept")
     for one in deletable(runs_dir, criteria):
-        if problem := unsent_values(one):
+        if one.status != "deleted" and (problem := unsent_values(one)):
             log.warning("%s is skipped: %s", one.folder.id, problem)
         else:
             yield one

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trainwright.digest import WEIGHTS
 from trainwright.errors import CheckpointError
 from trainwright.evaluation.metrics import adds_up, without_prefix
 from trainwright.evaluation.significance import Significance, same_rows
@@ -38,6 +39,7 @@ class Comparison:
     `digests`: of the final weights, None before the end; `tests`: whether the models differ on the test rows,
     where both were tested on the same ones, by each metric that both computed; else `untested` says why there
     is none.
+    `model_bytes` are the sizes of the weights.
     """
 
     runs: tuple[str, str]
@@ -47,6 +49,15 @@ class Comparison:
     digests: tuple[str | None, str | None]
     tests: Sequence[Significance] = ()
     untested: str | None = None
+    model_bytes: tuple[int | None, int | None] = (None, None)
+
+    @property
+    def simpler(self) -> str | None:
+        """The run whose model is smaller, where no test tells the two models apart; else None."""
+        one, other = self.model_bytes
+        if not self.tests or any(test.significant for test in self.tests) or one is None or other is None:
+            return None
+        return None if one == other else self.runs[int(other < one)]
 
     @property
     def same_digest(self) -> bool:
@@ -56,7 +67,7 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         """Return the comparison for JSON."""
         tests = [test.to_json() for test in self.tests]
-        return asdict(self) | {"same_digest": self.same_digest, "tests": tests}
+        return asdict(self) | {"same_digest": self.same_digest, "tests": tests, "simpler": self.simpler}
 
 
 def compare(first: RunDir, second: RunDir, *, trust: bool = False) -> Comparison:
@@ -77,14 +88,29 @@ def compare(first: RunDir, second: RunDir, *, trust: bool = False) -> Comparison
     inputs = None
     if before and now:
         inputs = [difference for difference in before.differences(now) if difference.input != "config"]
+    same_model = digests[0] is not None and digests[0] == digests[1]
+    tests, untested = _tested(first, second, same_model=same_model, trust=trust)
     return Comparison(
         (first.id, second.id),
         list(_config(first, second)),
         inputs,
         list(_numbers(*results)),
         (digests[0], digests[1]),
-        *_tested(first, second, same_model=digests[0] is not None and digests[0] == digests[1], trust=trust),
+        tests,
+        untested,
+        (_model_bytes(first), _model_bytes(second)) if tests else (None, None),
     )
+
+
+def _model_bytes(run: RunDir) -> int | None:
+    """Return the size of the weights that a run was judged by; None if they are not there."""
+    from trainwright.runs.wiring import run_checkpoints
+
+    checkpoints = run_checkpoints(run)
+    for kept in (checkpoints.best, checkpoints.resume):
+        if (commit := kept.newest()[0]) is not None:
+            return sum(file.bytes for file in commit.files if f"{file.stem}." == WEIGHTS)
+    return None
 
 
 def _check_config(run: RunDir, manifest: Manifest | None) -> None:

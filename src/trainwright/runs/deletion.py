@@ -49,12 +49,13 @@ class Deletable:
 
 
 def of_run(run: RunDir) -> Deletable:
-    """Return a run as something to delete.
-
-    Raises:
-        CheckpointError: Its status is not known.
-    """
-    return Deletable(run, run.status(), {run.path: run.next_attempt()})
+    """Return a run as something to delete; it may be damaged."""
+    status: str
+    try:
+        status = run.status()
+    except CheckpointError:
+        status = "damaged"
+    return Deletable(run, status, {run.path: run.next_attempt()})
 
 
 def of_study(study: ListedStudy) -> Deletable:
@@ -237,7 +238,12 @@ def delete_run(run: RunDir, attempt: int) -> bool:
     Args:
         run: The run directory.
         attempt: The number of its next attempt when it was chosen.
+
+    Raises:
+        InputError: It is reached by a symbolic link.
+        OSError, CheckpointError: Something cannot be deleted.
     """
+    check_inside(run.path, run.path.parent.parent)
     try:
         run.acquire()
     except RunLockedError as error:

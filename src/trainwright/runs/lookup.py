@@ -9,7 +9,7 @@ from typing import Any
 
 from trainwright.config import Overrides, Resolved
 from trainwright.config.schema import PLACEMENT
-from trainwright.errors import InputError, TrainwrightError
+from trainwright.errors import InputError, RunLockedError, TrainwrightError
 from trainwright.records.listing import all_runs, find_run, runs_folder
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import UNFINISHED
@@ -19,6 +19,7 @@ from trainwright.runs.run_config import read_config
 
 log = logging.getLogger("trainwright")
 RunName = Run | Path | str
+_LENGTH = ("training.epochs", "training.max_steps")
 
 
 def find(run: RunName, runs_dir: Path | str | None, fits: Callable[[RunDir], bool] | None = None) -> RunDir:
@@ -44,6 +45,28 @@ def find_unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:
     return None
 
 
+def refuse_running(resolved: Resolved, runs_dir: Path) -> None:
+    """Refuse to begin another run of a computation that a process works on.
+
+    Raises:
+        RunLockedError: There is such a run.
+    """
+    wanted, experiment = resolved.computation_hash(), resolved.config.experiment.name
+    for run in all_runs(runs_dir):
+        if run.experiment == experiment and run.status() == "running" and _is_of(run, wanted):
+            raise RunLockedError(
+                f"run {run.id} of this computation is running: wait for it, or stop it (trainwright stop "
+                f"{run.id}); without --resume (resume=True), another run begins"
+            )
+
+
+def _is_of(run: RunDir, computation: str) -> bool:
+    try:
+        return _computation(run) == computation
+    except TrainwrightError:  # it is damaged
+        return False
+
+
 def _computation(run: RunDir) -> str:
     """Return a run's computation hash: of its config, if it was killed before its manifest was written."""
     manifest = run.manifest()
@@ -66,9 +89,11 @@ def placement_of_overrides(run: RunDir, own: Resolved, overrides: Overrides) -> 
     now, kept = given.flat(), own.flat()
     others = [key for key in {**now, **kept} if now.get(key) != kept.get(key) and key not in PLACEMENT]
     if others:
+        longer = f"; finish this run (trainwright resume {run.id}), then resume it with {others[0]}=..."
         raise InputError(
             f"{others[0]}: a resumed run keeps its config; only where it computes and how it reads can be "
-            f"changed ({', '.join(PLACEMENT)}): start a new run instead, or fork this one: "
+            f"changed, as by training.threads or training.device"
+            f"{longer if others[0] in _LENGTH else ''}; to change more, fork it: "
             f"trainwright fork {run.id} {others[0]}=..."
         )
     return {key: now[key] for key in PLACEMENT if given.sources.get(key) != own.sources.get(key)}

@@ -16,7 +16,7 @@ from trainwright.engine.state import RunState
 from trainwright.errors import CheckpointError, InputError
 from trainwright.evaluation import baselines
 from trainwright.evaluation.baselines import Baseline, compared
-from trainwright.evaluation.metrics import EvaluationResult, explained_metric
+from trainwright.evaluation.metrics import EvaluationResult, explained_metric, quantile_of
 from trainwright.evaluation.profile import profile
 from trainwright.evaluation.tables import tables, with_origin
 from trainwright.inference import intervals
@@ -191,7 +191,14 @@ class Description:
 
     @cached_property
     def _baselines(self) -> list[Baseline]:
-        return self._bundle.once(baselines.fitted)
+        found = self._bundle.once(baselines.fitted)
+        if self._quantile is None:
+            return found
+        return baselines.at_quantile(found, self._bundle, self._quantile)
+
+    @cached_property
+    def _quantile(self) -> float | None:
+        return quantile_of(self._components.config)
 
     def evaluation(self, result: EvaluationResult) -> None:
         """Make the tables of an evaluation, and say how baselines do on the same rows."""
@@ -203,13 +210,16 @@ class Description:
             try:
                 rows = self._bundle.splits[split]
                 known = self._bundle.once(baselines.kept_evaluations)
-                table |= {"compared": compared(self._baselines, result, rows, self._bundle.info, known)}
+                table |= {"compared": self._compared(result, rows, known)}
             except Exception as error:
                 log.warning("baselines cannot be computed: %s: %s", type(error).__name__, error)
         self._files[f"evaluation/{split}.json"] = dump(table)
         if split == "val" and task_for(self._bundle.info).gives_amounts:
             with suppress(InputError):  # predictions that are not finite
                 self._files[intervals.FILE] = dump(intervals.residuals(result, self._bundle.info).to_json())
+
+    def _compared(self, result: EvaluationResult, rows: Split, known: Any) -> Any:
+        return compared(self._baselines, result, rows, self._bundle.info, known, self._quantile)
 
     def data(self) -> None:
         """Describe the distributions of the data."""

@@ -38,6 +38,8 @@ class Run:
         """The identifier of the run, which is the name of its directory."""
         return self._dir.id
 
+    run_id = id  # as documents and lists call it
+
     @property
     def experiment(self) -> str:
         """The name of the experiment."""

@@ -18,7 +18,9 @@ from trainwright.records.study import StudyRecord
 from trainwright.require import import_paths, importing_by
 from trainwright.runs.semantics import changed, in_words
 from trainwright.runs.trust import RunImports
-from trainwright.storage.ownership import is_own
+from trainwright.storage.ownership import Signature, is_own, own_code_folder
+
+_RECORDS = (Creation.FILE, StudyRecord.FILE, Signature.FILE)  # of runs and studies
 
 
 def working_directory(run: RunDir) -> Path:
@@ -65,19 +67,30 @@ def code_folders(run: RunDir, *, resume: bool = False, trust: bool = False) -> l
         folders = [recorded, here]  # in the other one there may be another project's module of the same name
     elif recorded != here and trust:
         folders = [here, recorded]
-    if recorded in folders and (beside := _recorded_code(run, trust=trust)) is not None:
+    if recorded in folders and (beside := _code_of(run, trust=trust)) is not None:
         folders.append(beside)
     return [folder for folder in folders if not _is_of_runs(folder, run.path)]
 
 
-def _recorded_code(run: RunDir, *, trust: bool) -> Path | None:
+def _code_of(run: RunDir, *, trust: bool) -> Path | None:
     """Return the folder of the config of a run, if code that it names was there and may be imported."""
+    if not trust:
+        return own_code(run.path)
     created = run.creation()
-    if created is None or not created.code_folder:
+    folder = Path(created.code_folder) if created is not None and created.code_folder else None
+    return folder if folder is not None and folder.is_absolute() and folder.is_dir() else None
+
+
+def own_code(one: Path) -> Path | None:
+    """Return the folder of the config of an own run or search, if code that it names was there.
+
+    Args:
+        one: The directory of the run or the search.
+    """
+    folder = own_code_folder(one)
+    if folder is None or not folder.is_absolute() or not folder.is_dir() or _is_inside(folder, one):
         return None
-    folder = Path(created.code_folder)
-    usable = folder.is_absolute() and folder.is_dir() and not _is_inside(folder, run.path)
-    return folder if usable and (trust or (_is_private(folder) and is_own(run.path))) else None
+    return folder if _is_private(folder) else None
 
 
 def code_beside(resolved: Resolved) -> list[Path]:
@@ -87,6 +100,8 @@ def code_beside(resolved: Resolved) -> list[Path]:
         InputError: This process has imported another module of that name.
     """
     folder = resolved.folder
+    if folder is not None and any((folder / name).exists() for name in _RECORDS):
+        folder = own_code(folder)  # such as the `best.yaml` of a search
     if folder is None or folder.resolve() == Path.cwd().resolve():
         return []
     searched = [str(Path.cwd()), *(str(Path(path).absolute()) for path in sys.path if path != str(folder))]

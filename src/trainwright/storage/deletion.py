@@ -38,6 +38,8 @@ def remove_folder(folder: Path, name: str) -> None:
     Raises:
         OSError: Something cannot be deleted, or the folder is a symbolic link.
     """
+    if folder.is_symlink():
+        raise OSError(f"{folder} is a symbolic link, which is not followed to delete anything")
     mark_deleted(folder, name)
     for path in folder.iterdir():
         if path.name == marked(name):

@@ -23,6 +23,7 @@ from trainwright.redact import redacted
 from trainwright.safe_files import fsync_folder, make_folders, read_regular
 from trainwright.storage.urls import url_of
 
+SEARCH_CONFIG = "search.yaml"  # of a search; `config.yaml` would make its folder look like a run
 _KEY_BYTES = 32
 
 
@@ -31,7 +32,13 @@ class Signature(Document):
 
     FILE: ClassVar[str] = "signature.json"
 
+    code_folder: str = ""  # as in `Creation`
     signature: str | None = None
+
+    @property
+    def places(self) -> str:
+        """The folder that the signature covers."""
+        return self.code_folder
 
 
 def signature(folder: Path, config: bytes, places: str = "") -> str | None:
@@ -40,7 +47,7 @@ def signature(folder: Path, config: bytes, places: str = "") -> str | None:
     Args:
         folder: Its folder, below that of its experiment.
         config: The content of its config file.
-        places: Where a run is created, and where its data are: `Creation.places`.
+        places: What it covers, too: `places` of the record that holds it.
     """
     try:
         return _signed(_key(), folder, config, places)
@@ -68,7 +75,7 @@ def foreign_reason(folder: Path, config_name: str = "config.yaml") -> str | None
         return f"your key, {_key_name()}, which tells your own runs from others, cannot be read: {reason}"
     try:
         signed = record.load(folder / record.FILE)
-        places = signed.places if isinstance(signed, Creation) else ""
+        places = signed.places if signed is not None else ""
         now = _signed(key, folder, read_regular(folder / config_name), places)
     except (OSError, CheckpointError) as error:
         return f"what shows who made it cannot be read: {error}"
@@ -80,6 +87,17 @@ def foreign_reason(folder: Path, config_name: str = "config.yaml") -> str | None
         f"its signature is of another key than {_key_name()}, another folder of runs, or another config: "
         "was it copied, moved, edited, or made by another user?"
     )
+
+
+def own_code_folder(folder: Path) -> Path | None:
+    """Return the folder of code that a run or a search of this user's notes; None if there is none."""
+    for record, config_name in ((Creation, "config.yaml"), (Signature, SEARCH_CONFIG)):
+        if not (folder / config_name).exists() or not is_own(folder, config_name):
+            continue
+        signed = record.load(folder / record.FILE)
+        if isinstance(signed, Creation | Signature) and signed.code_folder:
+            return Path(signed.code_folder)
+    return None
 
 
 def foreign_error(folder: Path, key: str, text: str, config_name: str = "config.yaml") -> InputError:

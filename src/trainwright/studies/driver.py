@@ -230,7 +230,7 @@ def tell_trackers(study: Study, resolved: Resolved, runs: Iterable[RunDir] = ())
     tracking = [(one.type, one.params) for one in resolved.config.tracking]
     found = TuningResult.of(study.result if study.record.kind == "tune" else {})
     best = found.best
-    metrics = {} if best is None else {found.metric: best.value, **(best.values or {})}
+    metrics = {} if best is None else {found.metric: best.value, **(best.values or {}), **best.metrics}
     tags = {"trainwright.digest": found.digest} if found.digest else {}
     card = StudyCard(study.id, study.path.parent.name, study.path, study.record.status, metrics, tags)
     tell_end(card, tracking)

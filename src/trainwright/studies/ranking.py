@@ -85,7 +85,7 @@ def ranked(entries: Sequence[Entry], metric: str | None, errors: Mapping[str, st
     """
     if not entries:
         return [ModelRow(model=model, error=error) for model, error in errors.items()]
-    name = _metric(entries[0], metric)
+    name = _metric(entries, metric)
     sign = -1.0 if mode_of(_path(entries[0], name)) == "max" else 1.0
     values = {entry.model: entry.values(name) for entry in entries}
 
@@ -103,9 +103,14 @@ def ranked(entries: Sequence[Entry], metric: str | None, errors: Mapping[str, st
     return [*rows, *(ModelRow(model=model, error=error) for model, error in errors.items())]
 
 
-def _metric(entry: Entry, metric: str | None) -> str:
-    """Return the full name of the metric to rank by."""
-    name = metric or wanted_metrics(entry.first.config, entry.first.info)[0]
+def _metric(entries: Sequence[Entry], metric: str | None) -> str:
+    """Return the full name of the metric to rank by: the first that all models have, if none is asked for.
+
+    Models of a quantile have its pinball loss, which no other model has unless it is asked for.
+    """
+    first, *others = [wanted_metrics(entry.first.config, entry.first.info) for entry in entries]
+    shared = [name for name in first if all(name in other for other in others)]
+    name = metric or (shared or first)[0]
     return f"{split_of(metric)}_{without_prefix(name)}"
 
 

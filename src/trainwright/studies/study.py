@@ -170,9 +170,10 @@ class Study:
         """Write a config (YAML) into the folder; one with secrets is for its owner only to read."""
         write_config(self.path / name, config)
 
-    def write_signed_config(self, name: str, config: str) -> None:
+    def write_signed_config(self, name: str, config: str, code_folder: str) -> None:
         """Write the config of the study, and the signature that shows later that this user did."""
-        self._dir.write(Signature.FILE, Signature(signature=signature(self.path, config.encode())))
+        signed = signature(self.path, config.encode(), code_folder)
+        self._dir.write(Signature.FILE, Signature(code_folder=code_folder, signature=signed))
         self.write_config(name, config)
 
     def is_own(self, name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
@@ -14,6 +15,33 @@ from trainwright.tasks.support.worst import largest
 from trainwright.types import Ids
 
 MAX_POINTS = 2000  # of the scatter plot
+
+
+_PINBALL = re.compile(r"pinball_(0?\.\d+)")
+
+
+class _Metrics(dict[str, Metric]):
+    """The metrics by name; those of a quantile, such as `pinball_0.9`, are made when they are asked for."""
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or (isinstance(name, str) and quantile_in(name) is not None)
+
+    def __missing__(self, name: str) -> Metric:
+        quantile = quantile_in(name)
+        if quantile is None:
+            raise KeyError(name)
+        by_row = values.pinball(quantile)
+
+        def mean(scores: Scores) -> float:
+            return float(np.average(by_row(scores), weights=scores.weights))
+
+        return Metric("min", f"pinball loss at the quantile {quantile:g}", mean, by_row, bounds=FROM_0)
+
+
+def quantile_in(metric: str) -> float | None:
+    """Return the quantile that a metric such as `pinball_0.9` is of; None of another one."""
+    match = _PINBALL.fullmatch(metric)
+    return float(match[1]) if match and 0 < float(match[1]) < 1 else None
 
 
 class RegressionTask(Task):
@@ -74,6 +102,7 @@ class RegressionTask(Task):
             "max", "rank correlation of targets and predictions", values.spearman, bounds=CORRELATION
         ),
     }
+    metrics = _Metrics(metrics)
     default_metrics: ClassVar[Sequence[str]] = ("rmse", "mae", "r2")
     judged_by: ClassVar[Sequence[str]] = ("mae", "mse")
     judged_in_words: ClassVar[Mapping[str, str]] = {

@@ -135,8 +135,10 @@ def test_the_batch_size_of_loaders_that_a_function_returns(
         "data": "my_loaders:loaders",
         "training": {"max_steps": 4, "threads": 1},
     }
+    caplog.set_level(logging.INFO)
     run = trainwright.train(settings)
     assert run.manifest["computation"]["training.batch_size"] == 15
+    assert caplog.text.count("data: the train split is a data loader") == 1
     assert len(trainwright.list_runs()) == 1
     assert trainwright.reproduce(run).verdict == "identical"
     count = len(trainwright.list_runs())

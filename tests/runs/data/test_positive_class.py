@@ -11,6 +11,7 @@ import sklearn.metrics as sk
 
 import trainwright
 from trainwright.errors import ConfigError, InputError, ModelError
+from trainwright.reports.card import write_card
 
 ROWS = 600
 
@@ -71,6 +72,7 @@ def test_the_rarer_class_is_positive_and_recorded(run, credit):
         "positive class: worse (the rarer class; evaluation.positive)"
         in (run.path / "report.html").read_text()
     )
+    assert "- positive class: worse" in write_card(run.path).read_text()
     given, expected = of_rows(run, "worse", credit)
     for name, value in expected.items():
         assert given.metrics[name] == pytest.approx(value, rel=1e-4), name

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Array
 
+T = TypeVar("T")
 ROW_ERROR = "row error of trainwright"  # a column of what is wrong with rows that cannot be parsed
 WHOLE_BYTES = 16 << 20  # a CSV file of at most this size is read at once
 # Of a CSV file that are parsed together: a row must fit into them, and Arrow reads 32 such blocks ahead.
@@ -127,6 +128,7 @@ class CsvChunks:
         self._parts = parts
         self._form = parts[0].form
         self._read = read
+        self._mends = False  # keeps rows of other numbers of cells
         self._mended: tempfile.TemporaryDirectory[str] | None = None
         self._arrow: Any = require("pyarrow", "tabular")
         self._reader: Any = require("pyarrow.csv", "tabular")
@@ -141,36 +143,23 @@ class CsvChunks:
         """Keep rows with more or fewer cells than the header, and say so in a column `ROW_ERROR`.
 
         Without that they are an error. A file with such rows is copied, row by row.
-
-        Raises:
-            DataError: A quote is never closed.
         """
-        try:
-            for _ in self._blocks(self.names[:1]):
-                pass
-        except DataError:
-            self._mended = tempfile.TemporaryDirectory(prefix="trainwright-rows-")
-            folder = Path(self._mended.name)
-            self._parts = [mended(part, folder / f"{i}.csv") for i, part in enumerate(self._parts)]
-            self._form = self._parts[0].form
+        self._mends = True
 
     def tables(self, columns: Collection[str], rows: int) -> Iterator[Table]:
         """Yield the rows in chunks; see `RowChunks.tables`."""
         wanted = [name for name in self.names if name in columns]
         unread = [name for name in self.names if name not in columns]
-        if self._mended is not None:
-            wanted.append(ROW_ERROR)
-        elif len(self._parts) < _MANY and all(part.is_small for part in self._parts):
-            table = self._read()
-            yield from _slices(
-                {name: table.columns[name] for name in wanted}, len(table), rows, unread, self._path
-            )
-            return
-        facts = {name: ColumnFacts() for name in wanted if name not in self._form.text}
-        if facts:
-            for block in self._blocks(list(facts)):
-                for name, one in facts.items():
-                    one.add(self._without_missing(block.column(name)))
+        if self._mended is None and len(self._parts) < _MANY and all(part.is_small for part in self._parts):
+            table = self._unless_ragged(self._read)
+            if table is not None:
+                own = {name: table.columns[name] for name in wanted}
+                yield from _slices(own, len(table), rows, unread, self._path)
+                return
+        facts = self._unless_ragged(lambda: self._facts(wanted))
+        if facts is None:
+            facts = self._facts(wanted)
+        wanted += [ROW_ERROR] if self._mended is not None else []
         start = 0
         for chunk in _regrouped(self._arrow, self._blocks(wanted), rows):
             values = {
@@ -180,6 +169,35 @@ class CsvChunks:
             }
             yield Table(values, self._path, np.arange(start, start + len(chunk)), unread=unread)
             start += len(chunk)
+
+    def _facts(self, wanted: Sequence[str]) -> dict[str, ColumnFacts]:
+        """Return what all cells of columns can be read as; of those that are text, nothing."""
+        facts = {name: ColumnFacts() for name in wanted if name not in self._form.text}
+        read = list(facts) if facts or not self._mends else self.names[:1]
+        for block in self._blocks(read) if read else ():
+            for name, one in facts.items():
+                one.add(self._without_missing(block.column(name)))
+        return facts
+
+    def _unless_ragged(self, read: Callable[[], T]) -> T | None:
+        """Return what a function reads; None if it cannot, and the files have been copied and mended.
+
+        Raises:
+            DataError: The files cannot be read, or are not to be mended.
+        """
+        try:
+            return read()
+        except DataError as error:
+            if not self._mends or self._mended is not None:
+                raise
+            self._mended = tempfile.TemporaryDirectory(prefix="trainwright-rows-")
+            folder = Path(self._mended.name)
+            try:
+                self._parts = [mended(part, folder / f"{i}.csv") for i, part in enumerate(self._parts)]
+            except DataError:
+                raise error from None
+            self._form = self._parts[0].form
+            return None
 
     def cells(self, columns: Sequence[str], rows: int) -> Iterator[Mapping[str, Array]]:
         """Yield the cells of columns as they are written; see `RowChunks.cells`."""

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 from trainwright import plugins
 from trainwright.config.file_types import ENDINGS, ending_of, file_type
-from trainwright.datasets.csv import find_delimiter
 from trainwright.datasets.samples.compression import unpacked
-from trainwright.datasets.tables.encodings import guess_of_file
+from trainwright.datasets.tables.encodings import find_delimiter, guess_of_file
 from trainwright.datasets.tables.frames import read_table
 from trainwright.datasets.tables.sources import table_files
 from trainwright.datasets.tables.table import Table
@@ -50,7 +49,7 @@ def read_for_draft(path: str, options: Mapping[str, Any]) -> ReadFile:
     if useless := [key for key in given if key not in fields]:
         raise DataError(f"{path}: --{useless[0]} is not for files of the type {kind}; leave it out")
     params = given if kind != "csv" else {**_csv_params(path, given), **given}
-    table = read_table(path, params, finds_delimiter=False)
+    table = read_table(path, params, finds=())
     if not len(table):
         raise DataError(f"{table.source}: there are columns, but no rows")
     return ReadFile(table, kind, params)

@@ -1,8 +1,10 @@
-"""Detect the encoding of a text file that is not UTF-8, where its bytes tell."""
+"""Detect the encoding of a text file that is not UTF-8, and the delimiter of a table."""
 
 from __future__ import annotations
 
 import codecs
+import csv
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,3 +64,25 @@ def guess_of_file(path: str, file: Path) -> Guess | None:
                 return found and found._replace(line=lines + (found.line or 0))
             lines += piece.count(b"\n")
     return None
+
+
+def find_delimiter(content: bytes, default: str = ",", *, most: bool = False) -> str | None:
+    """Return the delimiter that finds the most columns in the first line; None if it is the default one.
+
+    Args:
+        content: A text, or the beginning of one.
+        default: The delimiter that is kept if it finds two columns.
+        most: Whether it is kept only if no other one finds more.
+    """
+    first = re.split(rb"[\r\n]", content.lstrip(b"\r\n"), maxsplit=1)[0].decode(errors="ignore")
+    counts = {mark: _count(first, mark) for mark in dict.fromkeys([default, *",;\t|"])}
+    best = max(counts, key=lambda mark: counts[mark])
+    keeps_default = best == default or (counts[default] > 1 and not most)
+    return None if keeps_default or counts[best] == 1 else best
+
+
+def _count(line: str, delimiter: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter), []))
+    except csv.Error:  # reading the file says what is wrong
+        return 1

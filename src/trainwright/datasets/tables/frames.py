@@ -13,6 +13,7 @@ from trainwright.datasets.tables.chunks import RowChunks
 from trainwright.datasets.tables.raw import frame_of
 from trainwright.datasets.tables.table import Table
 
+FOUND = ("delimiter", "encoding")  # options of CSV files that may be found
 _KINDS = ("csv", "parquet", "jsonl", "excel", "npz")  # that hold rows; files of other endings are CSV
 
 
@@ -22,7 +23,7 @@ def read_table(
     text: Collection[str] = (),
     target: str = "",
     *,
-    finds_delimiter: bool = True,
+    finds: Collection[str] = FOUND,
 ) -> Table:
     """Return the rows of a Parquet, JSON Lines, Excel, npz or CSV file (any other ending), or of a folder.
 
@@ -31,12 +32,13 @@ def read_table(
         params: Options of the readers (`delimiter`, `encoding`, `sheet` ...); each takes those that it has.
         text: Columns to read as text even if they look like numbers: `TabularPreparation.text_columns`.
         target: What the array y of an npz file is called.
-        finds_delimiter: Use another delimiter than that of the options where this one finds one column only.
+        finds: The options that are found where those given do not fit a CSV file: another delimiter where
+            this one finds one column only, and UTF-8 where all of the file is.
 
     Raises:
         DataError: The file cannot be read.
     """
-    table: Table = _reader(path, params, target, finds_delimiter).read(str(path), text)
+    table: Table = _reader(path, params, target, finds).read(str(path), text)
     return table
 
 
@@ -46,26 +48,26 @@ def row_chunks(
     text: Collection[str] = (),
     target: str = "",
     *,
-    finds_delimiter: bool = True,
+    finds: Collection[str] = FOUND,
 ) -> RowChunks:
     """Return the same rows, to be read chunk by chunk; the arguments are those of `read_table`.
 
     Raises:
         DataError: The file cannot be read.
     """
-    chunks: RowChunks = _reader(path, params, target, finds_delimiter).chunks(str(path), text)
+    chunks: RowChunks = _reader(path, params, target, finds).chunks(str(path), text)
     return chunks
 
 
-def _reader(path: Path | str, params: Mapping[str, Any] | None, target: str, finds_delimiter: bool) -> Any:
+def _reader(path: Path | str, params: Mapping[str, Any] | None, target: str, finds: Collection[str]) -> Any:
     """Return the data set adapter that reads a file."""
     kind = file_type(str(path))
     reader = plugins.adapter("dataset", kind if kind in _KINDS else "csv")
     config = DataConfig(target=target) if target else DataConfig()
     known = {key: value for key, value in (params or {}).items() if key in reader.Params.model_fields}
     made = reader(config, reader.Params(**known))
-    if hasattr(made, "finds_delimiter"):
-        made.finds_delimiter = finds_delimiter
+    if hasattr(made, "finds"):
+        made.finds = finds
     return made
 
 
@@ -75,7 +77,7 @@ def read_frame(
     text: Collection[str] = (),
     target: str = "",
     *,
-    finds_delimiter: bool = True,
+    finds: Collection[str] = FOUND,
 ) -> Any:
     """Return the same rows as a pandas data frame."""
-    return frame_of(dict(read_table(path, params, text, target, finds_delimiter=finds_delimiter).columns))
+    return frame_of(dict(read_table(path, params, text, target, finds=finds).columns))

@@ -72,10 +72,14 @@ class Inference:
     excluded: Sequence[str] = ()
 
     def summary(self) -> str:
-        """Return one line: `5 numbers, 2 categories, 1 time, excluded: id (identifier)`."""
+        """Return one line: `5 numbers, 2 categories, 1 time, excluded: id (identifier)`.
+
+        Columns that the config does not exclude have a warning each.
+        """
         counts = Counter(kind.kind for kind in self.kinds.values() if kind.is_feature)
         words = [f"{count:,} {kind if count == 1 else PLURALS[kind]}" for kind, count in counts.most_common()]
-        excluded = [f"{name} ({kind.kind})" for name, kind in self.kinds.items() if not kind.is_feature]
+        left_out = {name: kind for name, kind in self.kinds.items() if kind.declared and not kind.is_feature}
+        excluded = [f"{name} ({kind.kind})" for name, kind in left_out.items()]
         return ", ".join([*words, *([f"excluded: {listed(excluded)}"] if excluded else [])])
 
 

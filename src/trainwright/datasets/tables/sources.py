@@ -47,8 +47,9 @@ def table_files(path: str, kind: str, *, mapped: bool = False) -> list[TableFile
         return [TableFile(path, existing_file(path, mapped=mapped), {})]
     if not names:
         raise DataError(
-            f"{path}: there is no file {'of this pattern' if _is_pattern(path) else 'below it'} that ends in "
-            f"{' or '.join(ENDINGS[kind])}"
+            f"{path}: there is no file of this pattern"
+            if _is_pattern(path)
+            else f"{path} is a folder, and no file below it ends in {' or '.join(ENDINGS[kind])}"
         )
     files = [TableFile(name, existing_file(name, mapped=mapped), partition_of(path, name)) for name in names]
     if odd := next((one for one in files if one.partition.keys() != files[0].partition.keys()), None):

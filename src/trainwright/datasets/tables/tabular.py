@@ -140,10 +140,7 @@ def build(
     train = tables["train"]
     task, warnings = inspect(train, config, form.dtype)
     provided = provided_splits(tables, config)
-    several = tuple(config.targets) if len(config.targets) > 1 else ()
-    # A column of lists has become a column for each label.
-    lists = None if original_target == config.target_name else original_target
-    target = Target(config.target_name, task, names=several, lists=lists)
+    target = _target(config, task, original_target)
     target, rows, more = _split(train, config, target, fractions(config.split, provided))
     infers = judges and not form.frames
     keep = kept_columns(is_own=form.is_own, given=given)
@@ -184,10 +181,16 @@ def build(
         identifiers=_identifiers(parts, names, kinds),
         sampling=sampling_weights(tables["train"], rows["train"], config),
         repeated=repeated,
-        ranges=ranges_of(parts["train"], preparation.columns)
-        if isinstance(preparation, TabularPreparation)
-        else {},
+        ranges=ranges_of(parts["train"], getattr(preparation, "columns", ())),
     )
+
+
+def _target(config: DataConfig, task: str, original: str) -> Target:
+    """Return the target before its classes are known; `original` is what the config called it."""
+    several = tuple(config.targets) if len(config.targets) > 1 else ()
+    # A column of lists has become a column for each label.
+    lists = None if original == config.target_name else original
+    return Target(config.target_name, task, names=several, lists=lists)
 
 
 def _odd_columns(

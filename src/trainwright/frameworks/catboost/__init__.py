@@ -24,6 +24,7 @@ from trainwright.frameworks.base import (
 from trainwright.frameworks.boosting.framework import BoosterFramework
 from trainwright.frameworks.catboost.params import (
     CatboostParams,
+    alpha_of,
     changes_trees,
     learns_differences,
     model_spec,
@@ -67,6 +68,12 @@ class CatboostFramework(BoosterFramework):
 
     spec = staticmethod(model_spec)
     learns_differences = staticmethod(learns_differences)
+
+    @staticmethod
+    def quantile(config: RunConfig) -> float | None:
+        """Return the quantile of the objective `quantile`; see `Framework.quantile`."""
+        name, _, options = str(config.model.params.get("objective")).partition(":")
+        return alpha_of(options) if name == "Quantile" else None
 
     @staticmethod
     def change_refusal(option: str, config: RunConfig) -> str | None:  # noqa: ARG004

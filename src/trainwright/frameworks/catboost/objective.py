@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from trainwright.errors import ModelError
 from trainwright.frameworks.boosting.objective import OF_TASK, Objective, check_fits
-from trainwright.frameworks.catboost.params import CatboostSpec
+from trainwright.frameworks.catboost.params import CatboostSpec, alpha_of
 from trainwright.types import DataInfo
 
 _REGRESSION = {  # objective: link
@@ -40,6 +40,5 @@ def build_objective(spec: CatboostSpec, info: DataInfo) -> Objective:
     name = next(iter(allowed)) if requested is None or spec.objective is not None else requested
     kind, _, options = name.partition(":")
     check_fits(kind, allowed, f"{info.outputs} {targets if info.outputs > 1 else targets[:-1]}", "Class")
-    parameters = dict(part.split("=", 1) for part in options.split(";") if "=" in part)
-    alpha = float(parameters.get("alpha", 0.5)) if kind == "Quantile" else 0.5
+    alpha = alpha_of(options) if kind == "Quantile" else 0.5
     return make(name, allowed[kind], info, _ERRORS.get(kind, "squared"), alpha)

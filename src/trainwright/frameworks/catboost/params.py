@@ -239,3 +239,9 @@ def _of_estimator(model: Any) -> CatboostSpec:
         options.pop("objective", None)  # the class's default: the data decides
     params = validated(CatboostParams, name, options)
     return ModelSpec(params, objects.get("objective"), objects.get("metric"), task)
+
+
+def alpha_of(options: str) -> float:
+    """Return the quantile in the options of an objective: `alpha=0.9`."""
+    parameters = dict(part.split("=", 1) for part in options.split(";") if "=" in part)
+    return float(parameters.get("alpha", 0.5))

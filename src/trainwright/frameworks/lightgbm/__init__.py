@@ -73,6 +73,12 @@ class LightgbmFramework(BoosterFramework):
     learns_differences = staticmethod(learns_differences)
 
     @staticmethod
+    def quantile(config: RunConfig) -> float | None:
+        """Return the quantile of the objective `quantile`; see `Framework.quantile`."""
+        params = config.model.params
+        return float(params.get("alpha", 0.9)) if params.get("objective") == "quantile" else None
+
+    @staticmethod
     def change_refusal(option: str, config: RunConfig) -> str | None:  # noqa: ARG004 - none may change
         """Refuse all options where rounds are repeated at a resume."""
         boosting, strategy = (config.model.params.get(name) for name in ("boosting", "data_sample_strategy"))

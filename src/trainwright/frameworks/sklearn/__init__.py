@@ -37,6 +37,7 @@ from trainwright.frameworks.sklearn.params import (
     entry,
     iterations_per_step,
     other_names,
+    quantile_of,
 )
 from trainwright.frameworks.sklearn.process import pin_threads
 from trainwright.frameworks.sklearn.spellings import SPELLINGS
@@ -61,6 +62,11 @@ class SklearnFramework(Framework):
     unsaved_hint: ClassVar[str] = (
         "keep state in attributes of the estimator itself, and give each array memory of its own (copy())"
     )
+
+    @staticmethod
+    def quantile(config: RunConfig) -> float | None:
+        """Return the quantile of the objective `quantile`; see `Framework.quantile`."""
+        return quantile_of(config)
 
     @staticmethod
     def other_names() -> Mapping[str, tuple[str, str | None]]:

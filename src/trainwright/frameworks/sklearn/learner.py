@@ -18,7 +18,7 @@ from trainwright.frameworks.sklearn import storage
 from trainwright.frameworks.sklearn.estimator import build_estimator, check_data, without_future_warnings
 from trainwright.frameworks.sklearn.model import EstimatorModel, is_users, read_estimator, sklearn_errors
 from trainwright.frameworks.sklearn.outputs import OutputCache, flatten_features, take_all, total_loss
-from trainwright.frameworks.sklearn.params import iterations_per_step
+from trainwright.frameworks.sklearn.params import iterations_per_step, quantile_of
 from trainwright.frameworks.sklearn.process import SETTINGS_LOCK, thread_pools
 from trainwright.frameworks.sklearn.steps import (
     STEPPERS,
@@ -156,10 +156,13 @@ class SklearnLearner(Learner):
         stride = -(-len(batch[FEATURES]) // SAMPLE)
         features, targets = batch[FEATURES][::stride], batch[TARGET][::stride]
         outputs = self._outputs.of(self._stepper.estimator, features, SAMPLE if self._train else None)
+        quantile = quantile_of(self._inputs.config)
         if WEIGHT not in batch:
-            return total_loss(outputs, targets, self._inputs.info) / len(targets)
+            return total_loss(outputs, targets, self._inputs.info, quantile=quantile) / len(targets)
         weights = batch[WEIGHT][::stride]
-        return total_loss(outputs, targets, self._inputs.info, weights) / (float(weights.sum()) or 1.0)
+        return total_loss(outputs, targets, self._inputs.info, weights, quantile) / (
+            float(weights.sum()) or 1.0
+        )
 
 
 class LiveModel(EstimatorModel):

@@ -28,6 +28,7 @@ from trainwright.frameworks.sklearn.outputs import (
     take_all,
     total_loss,
 )
+from trainwright.frameworks.sklearn.params import quantile_of
 from trainwright.frameworks.sklearn.process import settings_kept, thread_pools
 from trainwright.frameworks.sklearn.targets import targets_of
 from trainwright.frameworks.support.stored import read_arrays
@@ -91,7 +92,7 @@ class EstimatorModel(Model):
 
     def _predictions(self, ids: Array, outputs: Array, batch: Batch) -> Predictions:
         targets, weights = batch[TARGET], batch.get(WEIGHT)
-        loss = total_loss(outputs, targets, self._info, weights)
+        loss = total_loss(outputs, targets, self._info, weights, quantile_of(self._config))
         return Predictions(ids, outputs, targets, loss, weights=weights)
 
 

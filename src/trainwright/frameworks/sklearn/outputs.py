@@ -117,16 +117,28 @@ class OutputCache:
             return outputs_of(estimator, features, self._info, self._threads, sums)
 
 
-def total_loss(outputs: Array, targets: Array, info: DataInfo, weights: Array | None = None) -> float:
-    """Return the loss summed over the rows: cross entropy in nats (of labels their mean), or squared error.
+def total_loss(
+    outputs: Array,
+    targets: Array,
+    info: DataInfo,
+    weights: Array | None = None,
+    quantile: float | None = None,
+) -> float:
+    """Return the loss summed over the rows.
+
+    It is the cross entropy in nats (of labels their mean), the squared error, or the pinball loss.
 
     Args:
         outputs: (rows, classes) probabilities, or (rows,) / (rows, outputs) values.
         targets: As in `Batch`.
         info: The description of the data.
         weights: (rows,) factors on the losses of the rows; None: all are 1.
+        quantile: The quantile that the model predicts; None: its loss is another one.
     """
     losses = targets_of(info).losses(outputs, targets)
+    if quantile is not None:
+        errors = targets.reshape(len(targets), -1) - outputs.reshape(len(targets), -1)
+        losses = np.maximum(quantile * errors, (quantile - 1) * errors).mean(axis=1)
     return float(losses.sum() if weights is None else weights @ losses)
 
 

@@ -242,3 +242,14 @@ def iterations_per_step(config: RunConfig) -> int:
     if not isinstance(iterations, int) or iterations < 1:
         raise ModelError(f"model.params.{PER_STEP}: expected a whole number of at least 1")
     return iterations
+
+
+def quantile_of(config: RunConfig) -> float | None:
+    """Return the quantile that an estimator predicts; None if its loss is another one."""
+    params = config.model.params
+    if config.model.type == "quantile_regressor":
+        return float(params.get("quantile", 0.5))
+    if params.get("loss") != "quantile":
+        return None
+    given = params.get("quantile")  # of hist_gradient_boosting
+    return float(params.get("alpha", 0.9) if given is None else given)

@@ -65,6 +65,13 @@ class XgboostFramework(BoosterFramework):
     learns_differences = staticmethod(learns_differences)
 
     @staticmethod
+    def quantile(config: RunConfig) -> float | None:
+        """Return the quantile of the objective `quantile`; see `Framework.quantile`."""
+        params = config.model.params
+        is_quantile = params.get("objective") == "reg:quantileerror"
+        return float(params.get("quantile_alpha", 0.5)) if is_quantile else None
+
+    @staticmethod
     def plan(config: RunConfig, rows: int, model: Any = None) -> Plan:
         """Plan one step per boosting round; a dart model changes earlier trees, so it is not cumulative."""
         params = model_spec(config, model).params

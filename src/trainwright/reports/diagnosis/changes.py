@@ -78,9 +78,15 @@ def takes(run: RunFiles, changes: Mapping[str, Any]) -> bool:
             return False
         if section == "training" and name.partition(".")[0] not in {*known[1], *_OF_ENGINE}:
             return False
-        if key.startswith("model.params.") and key.removeprefix("model.params.") not in params_of(run):
+        if key.startswith("model.params.") and not _has_option(run, key.removeprefix("model.params.")):
             return False
     return _is_valid(run, changes)
+
+
+def _has_option(run: RunFiles, name: str) -> bool:
+    framework, model = framework_of(run), str(setting(run, "model.type"))
+    known = framework.models[model].model_fields if framework and model in framework.models else {}
+    return name in params_of(run) or name in known
 
 
 def _is_valid(run: RunFiles, changes: Mapping[str, Any]) -> bool:

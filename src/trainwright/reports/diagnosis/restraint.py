@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from trainwright.reports.framework import framework_of
 from trainwright.reports.rundir import RunFiles
 
 _DECAY, _MOST_DROPOUT, _DEPTH = 0.1, 0.5, 4
+_NUMBER = re.compile(r"[0-9.]+")
 _FEW_UNITS = 8  # in all hidden layers
 _TIMES = 3.0  # the default: from here on, an option holds a model back much
 
@@ -36,7 +38,7 @@ def _stronger(run: RunFiles) -> Iterator[dict[str, Any]]:
     params, model, framework = params_of(run), str(setting(run, "model.type")), framework_of(run)
     if framework is not None and model in framework.advice.unrestrained and not params.get("penalty"):
         key, _, value = framework.advice.unrestrained[model].partition(": ")
-        yield {key: value}
+        yield {key: float(value) if _NUMBER.fullmatch(value) else value}
         return
     for option, stronger in _STRONGER.items():
         for name, current in params.items():

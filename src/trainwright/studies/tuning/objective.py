@@ -22,8 +22,15 @@ from trainwright.config import load as load_config
 from trainwright.config.overrides import keys_of
 from trainwright.config.schema import RunConfig
 from trainwright.config.tuning import HalvingPruner, NoPruner, Pruner, TuningConfig
-from trainwright.engine.signals import Signals
-from trainwright.errors import ConfigError, InputError, Problem, TrainwrightError, is_from_outside
+from trainwright.engine.signals import Signals, Stopped
+from trainwright.errors import (
+    ConfigError,
+    InputError,
+    Interrupted,
+    Problem,
+    TrainwrightError,
+    is_from_outside,
+)
 from trainwright.records.trials import Ending, LoggedTrial
 from trainwright.records.tuning_result import SETTINGS
 from trainwright.redact import redacted
@@ -222,6 +229,8 @@ class _FunctionPlan(LoggedPlan[int, int]):
             ending = self._completed(self._objective(trial))
         except self._optuna.TrialPruned:
             ending = Ending("pruned")
+        except Interrupted as error:  # of a training in it; the trial is made again
+            raise Stopped("interrupted") from error
         except Exception as error:
             if isinstance(error, TrainwrightError) and is_from_outside(error):
                 raise  # as of a training in it whose file is gone: no result of the parameters

@@ -23,7 +23,7 @@ from trainwright.errors import InputError, RunLockedError
 from trainwright.records.tuning_result import SETTINGS
 from trainwright.require import import_paths
 from trainwright.runs.data.shared import sharing_data
-from trainwright.runs.workdir import working_in
+from trainwright.runs.workdir import own_code, working_in
 from trainwright.safe_files import read_regular
 from trainwright.storage.ownership import foreign_error
 from trainwright.studies.study import Study, StudyRequest
@@ -81,7 +81,8 @@ def working_for(study: Study) -> Iterator[None]:
     """Work in the directory in which the study was begun, if it is there."""
     folder = Path(study.settings(SETTINGS).get("working_directory", ""))
     usable = folder if folder.is_absolute() and folder.is_dir() else Path.cwd()
-    with working_in(usable, [Path.cwd()], without=study.path):
+    beside = own_code(study.path)
+    with working_in(usable, [Path.cwd(), *([beside] if beside else [])], without=study.path):
         yield
 
 

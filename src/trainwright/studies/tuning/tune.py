@@ -110,7 +110,7 @@ def search(
     """
     plan = plan_of(study, asked)
     if not (study.path / CONFIG).exists():
-        study.write_signed_config(CONFIG, asked.text)
+        study.write_signed_config(CONFIG, asked.text, creation_of(asked.base.resolved).code_folder)
     more = f"for more trials: {resume_command(study.path)} tuning.trials=..."
     if plan.trials == plan.sampler.size:
         more = "its grid has no other points"

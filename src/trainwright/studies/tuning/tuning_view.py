@@ -20,12 +20,12 @@ from trainwright.records.tuning_result import TuningResult, metrics_of
 from trainwright.require import import_paths
 from trainwright.runs.run import Run
 from trainwright.safe_files import read_regular
-from trainwright.storage.ownership import is_own
+from trainwright.storage.ownership import SEARCH_CONFIG, is_own
 from trainwright.studies.study import Json, Study, StudyView
 
 KIND = "tune"
 BEST = "best.yaml"
-CONFIG = "search.yaml"  # the config of the search; `config.yaml` would make the folder look like a run
+CONFIG = SEARCH_CONFIG
 FORK = "fork"  # the kind of a note: a trial began with the state of another one
 log = logging.getLogger("trainwright")
 _WORDS = re.compile(r"[^\s'\",\[\]{}]+")

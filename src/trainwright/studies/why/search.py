@@ -93,6 +93,7 @@ class Findings:
         """Return the findings for JSON."""
         stands_out = [share.stands_out for share in self.shares]
         plain = asdict(self)
+        plain["noise"] = None if math.isnan(self.noise) else self.noise  # of a single seed
         plain["shares"] = [
             share | {"stands_out": stands} for share, stands in zip(plain["shares"], stands_out, strict=True)
         ]

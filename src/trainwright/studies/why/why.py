@@ -30,6 +30,7 @@ from trainwright.studies.trial_runs import train_trial
 from trainwright.studies.why import code
 from trainwright.studies.why.answer import document
 from trainwright.studies.why.factors import Factor, KeyPath
+from trainwright.studies.why.rows import in_words, rows_test
 from trainwright.studies.why.search import LOOKS, BudgetSpentError, Changes, Findings, Search
 from trainwright.studies.why.sides import Side, changes_between, metric_between, seeds_between
 
@@ -258,7 +259,7 @@ class _UnknownValueError(Exception):
         self.measurement = (changes, seed)
 
 
-class _WhyPlan(StudyPlan[Measurement, MeasuredValue | None]):
+class _WhyPlan(StudyPlan[Measurement, MeasuredValue | BudgetSpentError]):
     """The measurements that a search asks for, and what they say."""
 
     write_report = staticmethod(write_report)
@@ -300,16 +301,16 @@ class _WhyPlan(StudyPlan[Measurement, MeasuredValue | None]):
             raise BudgetSpentError
         raise _UnknownValueError(changes, seed)
 
-    def run(self, measurement: Measurement) -> MeasuredValue | None:
-        """Measure; return None if the budget is spent. See `StudyPlan.run`."""
+    def run(self, measurement: Measurement) -> MeasuredValue | BudgetSpentError:
+        """Measure, or return that the budget is spent; see `StudyPlan.run`."""
         try:
             return measurement, self._measurements.measure(*measurement)
-        except BudgetSpentError:
-            return None
+        except BudgetSpentError as spent:
+            return spent
 
-    def tell(self, outcome: MeasuredValue | None) -> None:
+    def tell(self, outcome: MeasuredValue | BudgetSpentError) -> None:
         """Take a value; see `StudyPlan.tell`."""
-        if outcome is None:
+        if isinstance(outcome, BudgetSpentError):
             self._is_spent = True
         else:
             measurement, value = outcome
@@ -321,6 +322,9 @@ class _WhyPlan(StudyPlan[Measurement, MeasuredValue | None]):
 
     def _document(self, findings: Findings) -> Json:
         before, after = self._sides
+        found: Json = {}
+        if not findings.exact and math.isnan(findings.noise):  # no end was measured under two seeds
+            found["rows"] = rows_test(self._sides, self._metric, trust=self._request.trust)
         measured = [
             {
                 "changes": sorted(changes),
@@ -331,15 +335,7 @@ class _WhyPlan(StudyPlan[Measurement, MeasuredValue | None]):
             }
             for (changes, seed), result in self._measurements.results.items()
         ]
-        return {
-            "status": "completed",
-            "study_id": self.study.id,
-            "experiment": self.study.path.parent.name,
-            "trained": self._measurements.trained,
-            "max_runs": self._request.max_runs,
-            "notes": list(self._notes),
-            "measured": measured,
-        } | document(
+        answer = document(
             (before.run.id, after.run.id),
             self._metric,
             (before.result.metrics[self._metric], after.result.metrics[self._metric]),
@@ -348,6 +344,19 @@ class _WhyPlan(StudyPlan[Measurement, MeasuredValue | None]):
             findings,
             self._unsubstituted(),
         )
+        if found:
+            answer["answer"] += f" {in_words(found['rows'])}"
+        return {
+            "status": "completed",
+            "study_id": self.study.id,
+            "experiment": self.study.path.parent.name,
+            "trained": self._measurements.trained,
+            "max_runs": self._request.max_runs,
+            "notes": list(self._notes),
+            "measured": measured,
+            **found,
+            **answer,
+        }
 
     def _again(self) -> tuple[float, float] | None:
         """Return the metric of both runs as they are made here and now; None if the budget was too small."""

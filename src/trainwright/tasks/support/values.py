@@ -12,6 +12,8 @@ median.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from trainwright.tasks.base import Floats, Scores
@@ -26,6 +28,17 @@ def _errors(scores: Scores) -> Array:
 def squared(scores: Scores) -> Floats:
     """Return the squared errors, (rows,), averaged over the outputs; their mean is `mse`."""
     return np.asarray(np.mean(_errors(scores) ** 2, axis=1), np.float64)
+
+
+def pinball(quantile: float) -> Callable[[Scores], Floats]:
+    """Return a function that returns the pinball losses at a quantile, (rows,), averaged over the outputs."""
+
+    def by_row(scores: Scores) -> Floats:
+        errors = _errors(scores)
+        losses = np.maximum(quantile * errors, (quantile - 1) * errors)
+        return np.asarray(np.mean(losses, axis=1), np.float64)
+
+    return by_row
 
 
 def squared_if_single(scores: Scores) -> Floats | None:

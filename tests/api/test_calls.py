@@ -1,0 +1,69 @@
+"""Calls of `train` from Python: without a config, and beside a run that is running."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trainwright
+from trainwright.callbacks.base import Callback
+from trainwright.errors import InputError, RunLockedError
+
+X = np.random.default_rng(0).normal(size=(90, 3))
+DATA = (X, (X[:, 0] > 0).astype(int))
+SHORT: dict[str, Any] = {"model": "mlp", "training": {"max_steps": 4, "threads": 1}}
+
+
+def test_a_config_may_be_left_out_where_model_and_data_are_given(tmp_path: Path) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    short = {"training.max_steps": 3}
+    run = trainwright.train(overrides=short, model=net, data=DATA, runs_dir=tmp_path)
+    assert (run.status, run.run_id) == ("completed", run.id)
+    named = trainwright.train(overrides=short, model="mlp", data=DATA, runs_dir=tmp_path)
+    assert named.status == "completed"
+    for given in ({}, {"model": net}, {"data": DATA}):
+        with pytest.raises(InputError, match="no config: give a YAML file, or a mapping such as"):
+            trainwright.train(**given, runs_dir=tmp_path)
+
+
+def test_the_name_of_scikit_learn_for_the_area_of_several_classes(tmp_path: Path) -> None:
+    settings = SHORT | {"evaluation": {"metrics": ["roc_auc_ovr"]}}
+    targets = np.arange(90) % 3
+    assert "val_roc_auc" in trainwright.train(settings, data=(X, targets), runs_dir=tmp_path).metrics
+
+
+class Held(Callback):
+    """Hold a run at its first evaluation."""
+
+    def __init__(self) -> None:
+        self.running, self.may_end = threading.Event(), threading.Event()
+
+    def on_evaluation(self, *_: Any) -> None:
+        self.running.set()
+        self.may_end.wait(120)
+
+
+def test_a_resume_beside_a_running_run_begins_no_other(tmp_path: Path) -> None:
+    held = Held()
+    trained: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: trained.append(
+            trainwright.train(SHORT, data=DATA, runs_dir=tmp_path, callbacks=[held], quiet=True)
+        )
+    )
+    thread.start()
+    try:
+        assert held.running.wait(120)
+        with pytest.raises(RunLockedError, match=r"of this computation is running: wait for it, or stop it"):
+            trainwright.train(SHORT, data=DATA, runs_dir=tmp_path, resume=True)
+    finally:
+        held.may_end.set()
+        thread.join(120)
+    assert trained[0].status == "completed"
+    assert len(trainwright.list_runs(tmp_path)) == 1
+    assert trainwright.train(SHORT, data=DATA, runs_dir=tmp_path, resume=True).status == "completed"
