@@ -23,7 +23,7 @@ FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECTIONS = "experiment|data|training|evaluation|checkpoint|logging|distributed|tuning"
 KEY = re.compile(rf"`((?:{SECTIONS})(?:\.[a-z_]+)+)(?=[`:=])")
 LONG = ("python.md", "coming_from.md")  # tables to look things up
-LINES = 135
+LINES = 133
 
 
 def text_of(page: str) -> str:
