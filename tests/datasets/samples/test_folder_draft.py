@@ -43,7 +43,9 @@ def drafted(folder: str = ".") -> tuple[str, Any, Any]:
     text = trainwright.init(folder)
     Path("config.yaml").write_text(text)
     config = load_config(Path("config.yaml"), adapters=Catalog()).config
-    return text, config, load_data(config)
+    data = load_data(config)
+    assert config.training.batch_size <= len(data.splits["train"])
+    return text, config, data
 
 
 def test_small_images_of_one_size() -> None:

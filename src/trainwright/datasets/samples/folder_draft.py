@@ -27,6 +27,7 @@ _CROPS = (224, 160, 128, 96, 64, 32)  # sides of images of many sizes, the large
 _BYTES_PER_TOKEN = 3.0  # of byte pairs, about
 _WORTH_PAIRS = 200_000  # bytes of text from which byte pairs are learned
 _MAX_LENGTH = 512
+_WINDOW = 128  # tokens that a language model reads at once
 _EPOCHS = 10  # at least, and ten times as many at most
 _STEPS = 500  # wanted, of few files
 _IMBALANCE = 5.0  # the largest class to the smallest
@@ -58,6 +59,8 @@ class _Classes(NamedTuple):
     def training(self, batch_size: int, **settings: Any) -> dict[str, Any]:
         """Return the section `training`: longer for few files, weighted where a class is rare."""
         sizes = [len(files) for files in self.files.values()]
+        while batch_size > max(1, sum(sizes) // 2):  # the training split has more than half of the files
+            batch_size //= 2
         epochs = int(np.clip(_STEPS * batch_size / sum(sizes), _EPOCHS, 10 * _EPOCHS))
         weights = {"class_weights": "balanced"} if max(sizes) > _IMBALANCE * min(sizes) else {}
         return {"epochs": epochs, "batch_size": batch_size, **settings, **weights}
@@ -169,12 +172,12 @@ def _of_language(path: str, files: Sequence[Path]) -> tuple[list[str], dict[str,
             "type": "text",
             "path": f"{path.rstrip('/')}/{below}*{TEXT_ENDING}",
             **tokenizer,
-            "length": 128,
+            "length": _WINDOW,
         },
         "model": {"type": "gpt", "hidden_size": 128, "num_layers": 4, "num_heads": 4},
         "training": {
             "max_steps": 1000,
-            "batch_size": 16,
+            "batch_size": min(16, max(1, size // (2 * _WINDOW))),  # more than half of the windows train
             "learning_rate": 3e-3,
             "scheduler": {"type": "cosine", "warmup_steps": 100},
         },
