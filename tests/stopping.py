@@ -58,10 +58,10 @@ class Meeting(Callback):
 
 def train(callbacks: list[Callback], first: str, second: str) -> Run:
     if first == "--resume":
-        return trainwright.resume(second, callbacks=callbacks)
+        return trainwright.resume(second, callbacks=callbacks, quiet=True)
     if first == "--work":
-        return trainwright.work(second, callbacks=callbacks)
-    return trainwright.train(Path(first), runs_dir=second, callbacks=callbacks)
+        return trainwright.work(second, callbacks=callbacks, quiet=True)
+    return trainwright.train(Path(first), runs_dir=second, callbacks=callbacks, quiet=True)
 
 
 def main(name: str, step: str, first: str, second: str, cache: str = "", *meeting: str) -> None:

@@ -16,7 +16,14 @@ from torch import nn
 
 import trainwright
 from small_runs import SMALL, SignalAt, assert_same, checkpoints, crashed, preempted
-from trainwright.errors import ChangedInputsError, ConfigError, InputError, ModelError, RunNotFoundError
+from trainwright.errors import (
+    ChangedInputsError,
+    ConfigError,
+    InputError,
+    ModelError,
+    RunLockedError,
+    RunNotFoundError,
+)
 from trainwright.records.listing import all_runs
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.run import Run
@@ -143,7 +150,8 @@ def test_a_run_that_is_under_way_is_not_taken_from_its_owner(tmp_path: Path) -> 
     owner = RunDir(cut.path)
     owner.acquire()
     try:
-        assert trainwright.train(SMALL, runs_dir=tmp_path, resume=True).path != cut.path
+        with pytest.raises(RunLockedError, match=f"{cut.id} of this computation is running"):
+            trainwright.train(SMALL, runs_dir=tmp_path, resume=True)
     finally:
         owner.release()
     assert cut.status == "preempted"

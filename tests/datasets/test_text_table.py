@@ -175,7 +175,7 @@ def test_a_run_ends_with_the_same_bits_and_predicts_raw_rows(tmp_path: Path) -> 
         accuracy_score(rows["label"], predicted, sample_weight=weights)
     )
     assert found["test_f1"] == pytest.approx(
-        f1_score(rows["label"], predicted, pos_label="good", sample_weight=weights)
+        f1_score(rows["label"], predicted, pos_label="bad", sample_weight=weights)
     )
     texts = rows["review"].tolist()
     np.testing.assert_array_equal(model.predict_proba(texts), model.predict_proba(rows))

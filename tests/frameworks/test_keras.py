@@ -1475,4 +1475,4 @@ def test_compiled_metrics_of_one_class_are_of_the_positive_class(tmp_path: Path)
         settings = AUTO | ours | {"evaluation.positive": label}
         found = trainwright.train(SMALL, settings, runs_dir=tmp_path, model=model).metrics
         assert found["test_found"] == pytest.approx(found["test_recall"], rel=1e-5)
-        assert found["test_area"] == pytest.approx(found["test_average_precision"], abs=0.02)
+        assert found["test_area"] == pytest.approx(found["test_average_precision"], abs=0.05)

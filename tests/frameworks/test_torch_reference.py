@@ -395,7 +395,7 @@ def config(task: Task) -> dict[str, Any]:
         evaluation["batch_size"] = 7
     return {
         "experiment": {"seed": task.seed},
-        "data": {} if task.net == "Plain" else {"standardize": False},
+        "data": {"standardize": task.net == "Plain"},
         "model": {"type": f"reference_nets:{task.net}"},
         "training": training,
         "evaluation": evaluation,

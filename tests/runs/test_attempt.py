@@ -122,7 +122,7 @@ def test_a_checkpoint_whose_manifest_was_forged_is_never_loaded(whole: Run, tmp_
     assert_same(trainwright.resume(run), whole)
 
 
-def crash(*_: Any) -> None:
+def crash(*_: Any, **__: Any) -> None:
     raise Crash
 
 
@@ -142,8 +142,11 @@ def test_a_checkpoint_with_a_damaged_best_model_is_not_whole(
     monkeypatch.undo()
     run = trainwright.get("last", runs_dir=tmp_path / "cut")
     best = whole.result["best"]["step"]
-    (damaged,) = (run.path / "best").glob(f"step-{best:09d}-*")
-    flip(damaged / "weights.safetensors")
+    (damaged,) = (run.path / "best").glob(f"step-{best:09d}-*/weights.safetensors")
+    content = damaged.read_bytes()
+    damaged.unlink()  # it is one file with that of the checkpoint
+    damaged.write_bytes(content)
+    flip(damaged)
     again = trainwright.resume(run)
     assert f"cannot be used without the best model of step {best}" in caplog.text
     assert_same(again, whole)
@@ -156,8 +159,8 @@ def test_a_failed_evaluation_at_the_end_leaves_the_digest_of_the_final_weights(
     """By then the model holds the weights of the best step."""
     real = attempt.evaluate_outcome
 
-    def failing(*args: Any) -> Any:
-        real(*args)
+    def failing(*args: Any, **how: Any) -> Any:
+        real(*args, **how)
         raise TrainingError("the metric cannot be computed")
 
     monkeypatch.setattr(attempt, "evaluate_outcome", failing)
@@ -190,10 +193,10 @@ def test_a_best_model_that_is_damaged_at_the_end_fails_the_run_until_a_resume(
 ) -> None:
     real = attempt.evaluate_outcome
 
-    def damaging(run: RunDir, *rest: Any) -> Any:
+    def damaging(run: RunDir, *rest: Any, **how: Any) -> Any:
         for folder in (run.path / "best").iterdir():
             flip(folder / "weights.safetensors")
-        return real(run, *rest)
+        return real(run, *rest, **how)
 
     monkeypatch.setattr(attempt, "evaluate_outcome", damaging)
     with pytest.raises(CheckpointError, match=r"best model, of step \d+, cannot be used: .*resume the run"):

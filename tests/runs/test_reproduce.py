@@ -37,7 +37,12 @@ def test_a_run_is_identical_to_its_repetition(whole: Run) -> None:
     assert found.digests == (whole.digest, whole.digest)
     assert found.original == whole.id != found.repetition
     again = trainwright.get(found.repetition, runs_dir=whole.path.parent.parent)
-    assert again.manifest["parent"] == {"run_id": whole.id, "relation": "reproduce", "decisions": []}
+    assert again.manifest["parent"] == {
+        "run_id": whole.id,
+        "relation": "reproduce",
+        "decisions": [],
+        "untested": False,
+    }
 
 
 def test_a_run_that_was_interrupted_thrice_is_reproduced_in_one_piece(tmp_path: Path) -> None:

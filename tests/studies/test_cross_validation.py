@@ -48,7 +48,13 @@ def assert_same(study: CrossValidation, whole: CrossValidation) -> None:
 def test_folds_are_ordinary_runs(whole: CrossValidation) -> None:
     assert [run.status for run in whole.runs] == ["completed"] * 3
     for fold, run in enumerate(whole.runs):
-        assert run.manifest["parent"] == {"run_id": whole.id, "relation": "cv", "decisions": [], "fold": fold}
+        assert run.manifest["parent"] == {
+            "run_id": whole.id,
+            "relation": "cv",
+            "decisions": [],
+            "untested": False,
+            "fold": fold,
+        }
         assert run.path.parent == whole.path.parent
         splits = run.manifest["data"]["splits"]
         assert {name: split["rows"] for name, split in splits.items()} == {"train": 90, "val": 10, "test": 50}

@@ -108,10 +108,11 @@ def _metric(entries: Sequence[Entry], metric: str | None) -> str:
 
     Models of a quantile have its pinball loss, which no other model has unless it is asked for.
     """
+    if metric is not None:
+        return f"{split_of(metric)}_{without_prefix(metric)}"
     first, *others = [wanted_metrics(entry.first.config, entry.first.info) for entry in entries]
     shared = [name for name in first if all(name in other for other in others)]
-    name = metric or (shared or first)[0]
-    return f"{split_of(metric)}_{without_prefix(name)}"
+    return f"{split_of(None)}_{without_prefix((shared or first)[0])}"
 
 
 def _path(entry: Entry, metric: str) -> str:

@@ -204,8 +204,8 @@ def test_arrays_far_from_standardized_are_warned_of(
     bundle = from_objects((x[:, :, None], np.arange(30) % 2), config(split={"val": 0.2}, **settings))
     assert [warning for warning in bundle.warnings if "taken as they are" in warning] == (
         [
-            "the features are arrays and are taken as they are, with values up to 4300: scale them, or give "
-            "a data frame, which data.standardize scales"
+            "the features are taken as they are, with values up to 4300: scale them, or give a data "
+            "frame, which data.standardize scales"
         ]
         if warns
         else []

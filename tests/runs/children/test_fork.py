@@ -218,7 +218,9 @@ def test_a_stopped_run_goes_on_itself_unless_it_gets_another_length(
 
 def test_an_unfinished_run_keeps_its_length(tmp_path: Path) -> None:
     run = preempted(tmp_path)
-    with pytest.raises(InputError, match=f"or fork this one: trainwright fork {run.id} training.max_steps="):
+    with pytest.raises(
+        InputError, match=f"to change more, fork it: trainwright fork {run.id} training.max_steps="
+    ):
         trainwright.resume(run, LONGER)
 
 

@@ -24,9 +24,18 @@ from trainwright.datasets.tables.preparation import TabularPreparation, from_jso
 from trainwright.records.manifest import RepeatedRows
 from trainwright.types import Array, DataInfo, SplitName
 
-FORMAT = 2  # of the files; raise it when they change
+FORMAT = 3  # of the files; raise it when they change
 _ALIGNED = 64
-_PLAIN = ("warnings", "columns", "content_hashed", "skipped", "unrepeatable", "files", "packages")
+_PLAIN = (
+    "warnings",
+    "columns",
+    "content_hashed",
+    "skipped",
+    "unrepeatable",
+    "files",
+    "packages",
+    "ranges",
+)
 _NUMBERS = "biufM"  # the kinds of NumPy's dtypes that are nothing but their bytes
 Json = dict[str, Any]
 

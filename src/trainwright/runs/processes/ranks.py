@@ -115,8 +115,6 @@ def _packed(request: Request) -> bytes:
     Raises:
         InputError: It cannot be sent there.
     """
-    if (model := request.objects.model) is not None:
-        plugins.adapter("framework", framework_name(request.resolved.config, model)).check_sendable(model)
     if request.verdict is not None:
         raise InputError(
             "a verdict cannot be sent to the processes that distributed.nproc starts; start your script with "
@@ -131,6 +129,8 @@ def _packed(request: Request) -> bytes:
         ) from error
     if b"__main__" in content:
         raise InputError(f"the objects given in Python are of classes of the main script; {_ELSEWHERE}")
+    if (model := request.objects.model) is not None:
+        plugins.adapter("framework", framework_name(request.resolved.config, model)).check_sendable(model)
     return pickle.dumps((context, content))
 
 
