@@ -12,7 +12,7 @@ import torch
 
 import trainwright
 from trainwright.callbacks.base import Callback
-from trainwright.errors import InputError, RunLockedError
+from trainwright.errors import DataError, InputError, RunLockedError
 
 X = np.random.default_rng(0).normal(size=(90, 3))
 DATA = (X, (X[:, 0] > 0).astype(int))
@@ -72,3 +72,8 @@ def test_a_resume_beside_a_running_run_begins_no_other(tmp_path: Path) -> None:
 def test_rows_in_memory_are_for_a_loaded_model(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a list is none; for rows in memory: trainwright\.load\(run\)"):
         trainwright.predict("last", [[1.0, 2.0]], runs_dir=tmp_path)  # type: ignore[arg-type]
+
+
+def test_a_batch_that_is_larger_than_the_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"training\.batch_size is 500, but there are only \d+ training rows"):
+        trainwright.train(SHORT, {"training.batch_size": 500}, data=DATA, runs_dir=tmp_path)

@@ -27,8 +27,8 @@ def minibatch_plan(config: RunConfig, rows: int) -> Plan:
     training = config.training
     if training.batch_size > rows:
         raise DataError(
-            f"training.batch_size: {training.batch_size} given, but there are only {rows} training rows; "
-            f"allowed: 1 to {rows}"
+            f"training.batch_size is {training.batch_size}, but there are only {rows} training rows: set it "
+            f"to at most {rows}"
         )
     assert training.max_steps or training.epochs, "config.load sets max_steps or epochs"
     order = SampleOrder(rows, training.batch_size, 0, drop_last=training.drop_last)
