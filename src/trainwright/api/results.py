@@ -212,12 +212,12 @@ def predict(
         CheckpointError: A file that predictions depend on is damaged.
     """
     options = _Options(keep, threshold, proba, interval, on_error, params)
+    predictions = _predicted(run, options, runs_dir=runs_dir, model=model, trust=trust)
     if not isinstance(data, str | Path):
         raise InputError(
             f"predict reads a file, and a {type(data).__name__} is none; for rows in memory: "
             "trainwright.load(run).predict(rows)"
         )
-    predictions = _predicted(run, options, runs_dir=runs_dir, model=model, trust=trust)
     frames = predictions.written(data, list)
     if len(frames) == 1:
         return frames[0]
