@@ -66,7 +66,7 @@ OVERRIDES = {
     "the rest": (["data.split.train=0.8"], "data.split.val and data.split.test are shares"),
     "an option of sgd": (["model=mlp", "training.optimizer.momentum=0.9"], "momentum is an option of sgd"),
     "a schedule of torch": (["model=mlp", "gamma=0.1"], "training.scheduler: {type: cosine"),
-    "a batch that is too large": (["model=mlp", "batch_size=6400"], "1 to"),
+    "a batch that is too large": (["model=mlp", "batch_size=6400"], "set it to at most 48"),
 }
 COMMANDS = {
     "a name too long for a folder": (["create", "c.yaml", "--runs-dir", "\u0439" * 128], "has 256 bytes"),

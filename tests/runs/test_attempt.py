@@ -501,7 +501,7 @@ def test_an_end_that_cannot_be_written_is_no_traceback(
 def test_a_wrong_input_leaves_no_run_behind(tmp_path: Path) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"data.type": "csv", "data.path": "nowhere.csv"}, r"nowhere\.csv: there is no such file"),
-        ({"training.batch_size": 10**6}, "training.batch_size: 1000000 given"),
+        ({"training.batch_size": 10**6}, "training.batch_size is 1000000"),
     ]
     for overrides, message in wrong:
         with pytest.raises(InputError, match=message):
