@@ -14,10 +14,13 @@ import pytest
 import torch
 from lightgbm import LGBMClassifier, LGBMRegressor
 from sklearn.datasets import load_breast_cancer, load_diabetes
-from sklearn.ensemble import AdaBoostClassifier, RandomForestClassifier
+from sklearn.ensemble import AdaBoostClassifier, HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 from torch import nn
 from xgboost import XGBClassifier, XGBRegressor
 
@@ -256,14 +259,39 @@ def test_an_estimator_is_fitted(make: Callable[[], Any], data: tuple[Any, Any], 
     assert trainwright.train(config, runs_dir=tmp_path, model=estimator, data=data).digest == run.digest
 
 
-def test_an_estimator_of_other_classes_stays_unfitted(
+NAMES = np.array(["no", "bad"])[CLASSES[1]]  # not in alphabetical order
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: make_pipeline(StandardScaler(), LogisticRegression()),
+        lambda: GridSearchCV(DecisionTreeClassifier(random_state=0), {"max_depth": [1, 3]}),
+        lambda: HistGradientBoostingClassifier(max_iter=5),
+        lambda: MLPClassifier(5, max_iter=20),
+        lambda: LGBMClassifier(n_estimators=5, verbose=-1),
+    ],
+    ids=["pipeline", "search", "rounds", "batches", "lightgbm"],
+)
+@pytest.mark.parametrize("labels", [NAMES, np.array([7, 3])[CLASSES[1]]], ids=["text", "numbers"])
+def test_an_estimator_answers_with_the_labels(make: Callable[[], Any], labels: Any, tmp_path: Path) -> None:
+    estimator, config = make(), {"data": {}, "training": {"threads": 1}}
+    run = trainwright.train(config, runs_dir=tmp_path, model=estimator, data=(CLASSES[0], labels))
+    predicted = estimator.predict(CLASSES[0])
+    assert predicted.dtype.kind == labels.dtype.kind
+    loaded = trainwright.load(run, model=make()).predict(CLASSES[0])["prediction"]
+    np.testing.assert_array_equal(predicted, np.asarray(loaded))
+    assert (predicted == labels).mean() > 0.8
+    assert sorted(estimator.classes_) == sorted(set(labels.tolist()))
+
+
+def test_an_estimator_that_cannot_have_the_labels_stays_unfitted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    forest = RandomForestClassifier(5)
-    names = np.array(["bad", "good"])[CLASSES[1]]
-    trainwright.train({"data": {}}, runs_dir=tmp_path, model=forest, data=(CLASSES[0], names))
-    assert not hasattr(forest, "estimators_")
-    assert "stays unfitted, since the model learned the numbers of the classes bad, good" in caplog.text
+    boosted = AdaBoostClassifier(n_estimators=3)
+    trainwright.train({"data": {}}, runs_dir=tmp_path, model=boosted, data=(CLASSES[0], NAMES))
+    assert not hasattr(boosted, "estimators_")
+    assert "stays unfitted, since the model learned the numbers of the classes bad, no" in caplog.text
 
 
 def test_the_initial_weights_are_in_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

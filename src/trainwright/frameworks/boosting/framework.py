@@ -24,6 +24,7 @@ class BoosterFramework(Framework):
     class_prefixes: ClassVar[Sequence[str]]  # such as `XGB` of `XGBClassifier`; also of names that are in use
     capabilities: ClassVar[Capabilities] = Capabilities(weights=True)
     unsaved_hint: ClassVar[str] = CUSTOM_FUNCTIONS_HINT
+    gives_labels: ClassVar[bool] = False  # whether `give` makes an estimator answer with labels of classes
 
     @classmethod
     def other_names(cls) -> Mapping[str, tuple[str, str | None]]:
@@ -72,7 +73,7 @@ class BoosterFramework(Framework):
         def fill() -> None:
             cls.give(cls.load(inputs, folder), inputs.model, inputs.info)
 
-        fill_estimator(inputs.model, inputs.info, fill)
+        fill_estimator(inputs.model, inputs.info, fill, with_labels=cls.gives_labels)
 
     @staticmethod
     @abstractmethod

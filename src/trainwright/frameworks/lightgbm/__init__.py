@@ -69,6 +69,8 @@ class LightgbmFramework(BoosterFramework):
     )
     advice: ClassVar[Advice] = Advice(lambda shape: {"lightgbm": _proposal(shape)}, {"lightgbm": _SPACE})
 
+    gives_labels: ClassVar[bool] = True
+
     spec = staticmethod(model_spec)
     learns_differences = staticmethod(learns_differences)
 

@@ -21,6 +21,7 @@ from trainwright.frameworks.lightgbm.library import lightgbm, translated
 from trainwright.frameworks.lightgbm.objective import build_objective
 from trainwright.frameworks.lightgbm.spec import LightgbmSpec, model_spec
 from trainwright.frameworks.lightgbm.trees import Trees
+from trainwright.frameworks.support.given import class_labels
 from trainwright.frameworks.support.stored import check_features, read_model
 from trainwright.tasks.support.precision import learned
 from trainwright.types import Array, DataInfo, Predictions
@@ -231,7 +232,7 @@ def give(booster: Any, estimator: Any, info: DataInfo) -> None:
     Args:
         booster: A `lightgbm.Booster`.
         estimator: The estimator.
-        info: What the booster was trained on; classes are their numbers.
+        info: What the booster was trained on.
     """
     features = booster.num_feature()
     vars(estimator).update(
@@ -240,5 +241,6 @@ def give(booster: Any, estimator: Any, info: DataInfo) -> None:
     if hasattr(type(estimator), "predict_proba"):
         from sklearn.preprocessing import LabelEncoder
 
-        numbers = np.arange(info.outputs)
-        vars(estimator).update(_classes=numbers, _n_classes=len(numbers), _le=LabelEncoder().fit(numbers))
+        labels, encoder = class_labels(info), LabelEncoder()
+        encoder.classes_ = np.arange(info.outputs) if labels is None else labels
+        vars(estimator).update(_classes=encoder.classes_, _n_classes=len(encoder.classes_), _le=encoder)

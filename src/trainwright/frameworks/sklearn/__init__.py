@@ -197,10 +197,13 @@ class SklearnFramework(Framework):
     def fill(cls, inputs: ModelInputs, folder: Path) -> None:
         """Give an estimator the attributes that it would have after `fit`."""
         _require_libraries()
-        from trainwright.frameworks.support.given import fill_estimator, give_fitted
+        from trainwright.frameworks.sklearn.labels import name_classes
+        from trainwright.frameworks.support.given import class_labels, fill_estimator, give_fitted
 
+        fitted, labels = cls.load(inputs, folder).native, class_labels(inputs.info)
+        named = labels is not None and name_classes(fitted, labels)
         fill_estimator(
-            inputs.model, inputs.info, lambda: give_fitted(cls.load(inputs, folder).native, inputs.model)
+            inputs.model, inputs.info, lambda: give_fitted(fitted, inputs.model), with_labels=named
         )
 
     @staticmethod

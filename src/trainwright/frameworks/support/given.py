@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainwright.plugins import task_for
 from trainwright.types import DataInfo
@@ -14,7 +15,9 @@ from trainwright.types import DataInfo
 log = logging.getLogger("trainwright")
 
 
-def fill_estimator(estimator: Any, info: DataInfo, fill: Callable[[], None]) -> None:
+def fill_estimator(
+    estimator: Any, info: DataInfo, fill: Callable[[], None], *, with_labels: bool = False
+) -> None:
     """Put what was fitted into an estimator, where it then predicts in the user's units.
 
     Otherwise it stays as it is, and a warning says why: it would silently predict something else.
@@ -23,8 +26,9 @@ def fill_estimator(estimator: Any, info: DataInfo, fill: Callable[[], None]) -> 
         estimator: The estimator.
         info: What the model was trained on.
         fill: Puts it there.
+        with_labels: Whether the estimator then answers with the labels of the classes.
     """
-    if reason := _other_unit(info):
+    if reason := _other_unit(info, with_labels=with_labels):
         log.warning(
             "the %s that was given stays unfitted, since the model learned %s; predict with trainwright.load",
             type(estimator).__name__,
@@ -34,14 +38,22 @@ def fill_estimator(estimator: Any, info: DataInfo, fill: Callable[[], None]) -> 
     fill()
 
 
-def _other_unit(info: DataInfo) -> str:
+def class_labels(info: DataInfo) -> NDArray[Any] | None:
+    """Return the labels (classes,) of the classes; None where they are the numbers that a model learns.
+
+    Labels of several types are text.
+    """
+    if not task_for(info).has_classes() or info.classes is None:
+        return None
+    numbers = [str(number) for number in range(len(info.classes))]
+    labels = list(info.classes)
+    return None if [_plain(label) for label in labels] == numbers else np.array(labels)
+
+
+def _other_unit(info: DataInfo, *, with_labels: bool) -> str:
     """Return what a model learned instead of the targets as they were given; "": nothing."""
-    if task_for(info).has_classes() and info.classes is not None:
-        numbers = [str(number) for number in range(len(info.classes))]
-        if [_plain(label) for label in info.classes] != numbers:
-            return f"the numbers of the classes {', '.join(map(str, info.classes[:3]))}" + " ..." * (
-                len(info.classes) > 3
-            )
+    if not with_labels and (labels := class_labels(info)) is not None:
+        return f"the numbers of the classes {', '.join(map(str, labels[:3]))}" + " ..." * (len(labels) > 3)
     if info.target_transform is not None:
         return "a transformed target"
     if any(info.target_offset):

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainwright.frameworks.support.torch_imports import skip_compiler_import
+
 _SEEDED = torch.Tag.nondeterministic_seeded
 
 
@@ -24,6 +26,7 @@ class OwnGenerators(TorchDispatchMode):
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        skip_compiler_import(type(self).__torch_dispatch__)
         self._seed = seed
         self._generators: dict[str, torch.Generator] = {}
         self.drew = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from trainwright.config.schema import TrainingConfig
 from trainwright.errors import ModelError
+from trainwright.frameworks.support.torch_imports import skip_compiler_import
 from trainwright.frameworks.torch.optim.custom import build_custom
 from trainwright.frameworks.torch.optim.groups import parameter_groups
 from trainwright.frameworks.torch.optim.lion import Lion
@@ -72,7 +72,7 @@ def build_optimizer(
     }
     if name in _FUSED.get(device.type, ()) and not sparse and all(map(is_dense, model.parameters())):
         options["fused"] = True
-    skip_compiler_import()
+    skip_compiler_import(torch.optim.Optimizer.add_param_group)
     try:
         if name == "muon":
             return Muon(groups, hidden_matrices(model, options.pop("exclude", ())), rate, **options)
@@ -243,15 +243,3 @@ class _Gathered:
     first: list[Tensor] = field(default_factory=list)
     second: list[Tensor] = field(default_factory=list)
     counters: list[Tensor] = field(default_factory=list)
-
-
-def skip_compiler_import() -> None:
-    """Keep an optimizer from importing `torch._dynamo`, which takes longer than importing torch.
-
-    `Optimizer.add_param_group` marks itself as not to be compiled, and imports the compiler for that. We set
-    the mark ourselves. A version of torch that keeps it elsewhere imports the compiler: only the start-up is
-    slower.
-    """
-    function = getattr(torch.optim.Optimizer.add_param_group, "__wrapped__", None)
-    if function is not None and "torch._dynamo" not in sys.modules:
-        function.__dynamo_disable = function

@@ -12,7 +12,7 @@ import torch
 
 from trainwright.config.schedules import CustomSchedule
 from trainwright.errors import InputError, ModelError
-from trainwright.frameworks.torch.optim.build import skip_compiler_import
+from trainwright.frameworks.support.torch_imports import skip_compiler_import
 from trainwright.process.global_random import preserved_global_random
 from trainwright.require import import_path
 
@@ -38,7 +38,7 @@ class TorchSchedule:
             ModelError: The scheduler rejects its options, needs more than the step, or varies more than the
                 learning rate.
         """
-        skip_compiler_import()
+        skip_compiler_import(torch.optim.Optimizer.add_param_group)
         rate, second = self._rates(base, total_steps), min(1, total_steps - 1)
         shown = rate(second)  # what is wrong with it shows before the training
         with preserved_global_random():
