@@ -17,9 +17,9 @@ def skip_compiler_import(function: Callable[..., Any]) -> None:
     Args:
         function: What `torch._disable_dynamo` returned.
     """
-    wrapped: Any = getattr(function, "__wrapped__", None)
-    if wrapped is None:
+    if not hasattr(function, "__wrapped__"):
         return
+    wrapped: Any = function.__wrapped__
     if "torch._dynamo" not in sys.modules:
         wrapped.__dynamo_disable = wrapped
     elif getattr(wrapped, "__dynamo_disable", None) is wrapped:
