@@ -20,7 +20,8 @@ def skip_compiler_import(function: Callable[..., Any]) -> None:
     if not hasattr(function, "__wrapped__"):
         return
     wrapped: Any = function.__wrapped__
+    is_ours = getattr(wrapped, "__dynamo_disable", None) is wrapped
     if "torch._dynamo" not in sys.modules:
         wrapped.__dynamo_disable = wrapped
-    elif getattr(wrapped, "__dynamo_disable", None) is wrapped:
+    elif is_ours:
         del wrapped.__dynamo_disable
