@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -43,7 +44,7 @@ MEMORY = Path("/dev/shm")
 ROOM = 6 << 30  # bytes; the files of all tests take less than one
 SOAK = TESTS / "soak"
 SERVERS = frozenset({"az", "postgres"})  # fixtures that start a program which is not of Python
-THINNED: dict[str, list[str]] = tomllib.loads((SOAK / "thinned.toml").read_text(encoding="utf-8"))
+THINNED: dict[str, list[str] | int] = tomllib.loads((SOAK / "thinned.toml").read_text(encoding="utf-8"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -92,10 +93,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         check_thinned(items)
     soak, services = config.getoption("--soak"), config.getoption("--services")
     number, shares = map(int, config.getoption("--share").split("/"))
+    repetitions = repetitions_of(items)
     kept = [
         item
         for item in items
-        if is_repetition(item) == soak
+        if (item in repetitions) == soak
         and (share_of(item.nodeid, shares) == number if soak else needs_services(item) == services)
     ]
     chosen = set(kept)
@@ -117,12 +119,22 @@ def parameters_of(item: pytest.Item) -> str:
     return item.callspec.id if hasattr(item, "callspec") else ""
 
 
-def is_repetition(item: pytest.Item) -> bool:
-    """Whether a test repeats, with other numbers, what another one checks."""
-    if item.get_closest_marker("soak") or name_of(item.path).startswith("soak/"):
-        return True
-    kept = THINNED.get(function_of(item))
-    return kept is not None and parameters_of(item) not in kept
+def repetitions_of(items: list[pytest.Item]) -> set[pytest.Item]:
+    """The tests that repeat, with other numbers, what others check."""
+    found, seen = set[pytest.Item](), Counter[str]()
+    for item in items:
+        function = function_of(item)
+        kept = THINNED.get(function)
+        if item.get_closest_marker("soak") or name_of(item.path).startswith("soak/"):
+            is_one = True
+        elif isinstance(kept, int):
+            is_one = seen[function] % kept != 0
+        else:
+            is_one = kept is not None and parameters_of(item) not in kept
+        seen[function] += 1
+        if is_one:
+            found.add(item)
+    return found
 
 
 def needs_services(item: pytest.Item) -> bool:
@@ -143,7 +155,11 @@ def check_thinned(items: list[pytest.Item]) -> None:
         there.setdefault(function_of(item), set()).add(parameters_of(item))
     stale = [name for name in THINNED if name not in there]
     stale += [
-        f"{name}[{one}]" for name, kept in THINNED.items() for one in kept if one not in there.get(name, ())
+        f"{name}[{one}]"
+        for name, kept in THINNED.items()
+        if not isinstance(kept, int)
+        for one in kept
+        if one not in there.get(name, ())
     ]
     if stale:
         raise pytest.UsageError(f"tests/soak/thinned.toml names tests that are not there: {', '.join(stale)}")
