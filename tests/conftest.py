@@ -124,7 +124,7 @@ def repetitions_of(items: list[pytest.Item]) -> set[pytest.Item]:
     found, seen = set[pytest.Item](), Counter[str]()
     for item in items:
         function = function_of(item)
-        kept = THINNED.get(function)
+        kept = THINNED.get(function, THINNED.get(function.rpartition("::")[0]))
         if item.get_closest_marker("soak") or name_of(item.path).startswith("soak/"):
             is_one = True
         elif isinstance(kept, int):
@@ -153,6 +153,7 @@ def check_thinned(items: list[pytest.Item]) -> None:
     there: dict[str, set[str]] = {}
     for item in items:
         there.setdefault(function_of(item), set()).add(parameters_of(item))
+        there.setdefault(function_of(item).rpartition("::")[0], set())
     stale = [name for name in THINNED if name not in there]
     stale += [
         f"{name}[{one}]"

@@ -168,8 +168,7 @@ def test_doctor_names_every_plugin_that_cannot_be_used(site: Path, tmp_path: Pat
     assert problems.count("repair or uninstall flawed-things") == len(KINDS) * len(FLAWS)
     assert "working-thing" not in problems
 
-    lines = trainwright(site, "doctor", "--runs-dir", tmp_path, cwd=tmp_path).stdout.splitlines()
-    (line,) = [line for line in lines if line.startswith("problem: tracker 'boom'")]
+    (line,) = [line for line in document["problems"] if line.startswith("tracker 'boom'")]
     assert line.endswith(
         "of flawed-things 1.0 (flawed_raises:Thing) cannot be used: RuntimeError: no license found; "
         "repair or uninstall flawed-things"
@@ -179,7 +178,7 @@ def test_doctor_names_every_plugin_that_cannot_be_used(site: Path, tmp_path: Pat
 @pytest.mark.slow
 def test_everything_else_works(site: Path, config: Path, tmp_path: Path) -> None:
     assert "Train models" in trainwright(site, "--help", cwd=tmp_path).stdout
-    for overrides in ([], ["model=random_forest"], ["data.type=rings"], ["tracking=[tensorboard]"]):
+    for overrides in ([], ["model=random_forest", "data.type=rings", "tracking=[tensorboard]"]):
         done = trainwright(site, "config", "check", config, *overrides, cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
     schema = trainwright(site, "config", "schema", cwd=tmp_path)

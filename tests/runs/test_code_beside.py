@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import trainwright
+import warm_commands
 from trainwright.errors import InputError
 
 MODULE = """
@@ -43,8 +44,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
 
 
 def command(*words: Any) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "trainwright", *map(str, words)]
-    return subprocess.run(line, capture_output=True, text=True, timeout=300, check=False)
+    return warm_commands.command(*words, folder=Path.cwd())
 
 
 def test_it_is_found_by_all_that_follows(project: Path) -> None:

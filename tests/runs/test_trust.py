@@ -411,8 +411,9 @@ def test_processes_of_a_foreign_run_import_nothing_from_the_folder_that_it_names
     started = here.parent / "theirs"
     started.mkdir()
     monkeypatch.chdir(started)
-    made = trainwright.train(SMALL, {"training.max_steps": 2, "distributed.nproc": 2})
+    made = trainwright.train(SMALL, {"training.max_steps": 2, "distributed.virtual_ranks": 2})
     edit(made.path / "created.json", signature=None)
+    edit(made.path / "manifest.json", placement={"distributed.nproc": 2})
     for name in ("trainwright", "torch"):
         (started / f"{name}.py").write_text(MARKED.format(mark=str(mark)))
     child = [sys.executable, "-c", "import sys; sys.exit(any(map(sys.path.__contains__, ('', sys.argv[1]))))"]

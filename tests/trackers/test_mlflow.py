@@ -88,7 +88,7 @@ class TestMlflow(MlflowSuite):
         return f"sqlite:///{root}/mlflow.db"
 
 
-@pytest.mark.slow
+@pytest.mark.services
 class TestMlflowServer(MlflowSuite):
     """The same against a server of its own."""
 
