@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from lightgbm import LGBMClassifier, LGBMRegressor
-from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.ensemble import AdaBoostClassifier, HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
@@ -257,6 +257,50 @@ def test_an_estimator_is_fitted(make: Callable[[], Any], data: tuple[Any, Any], 
     np.testing.assert_allclose(estimator.predict(data[0]), predicted, rtol=1e-6)
     assert repr(estimator.get_params()) == repr(before)
     assert trainwright.train(config, runs_dir=tmp_path, model=estimator, data=data).digest == run.digest
+
+
+@pytest.mark.parametrize(
+    ("make", "data"),
+    [
+        (lambda: XGBClassifier(n_estimators=5), load_iris(return_X_y=True)),
+        (lambda: XGBClassifier(n_estimators=5), CLASSES),
+        (lambda: XGBRegressor(n_estimators=5, objective="reg:absoluteerror"), VALUES),
+        (lambda: XGBRegressor(n_estimators=5, objective="count:poisson", base_score=100), VALUES),
+        (lambda: LGBMClassifier(n_estimators=5, verbose=-1), load_iris(return_X_y=True)),
+        (
+            lambda: LGBMClassifier(n_estimators=5, verbose=-1, objective="multiclassova"),
+            load_iris(return_X_y=True),
+        ),
+        (lambda: LGBMClassifier(n_estimators=5, verbose=-1), CLASSES),
+        (lambda: LGBMRegressor(n_estimators=5, verbose=-1, objective="poisson"), VALUES),
+    ],
+)
+def test_a_booster_is_as_after_its_fit(make: Callable[[], Any], data: tuple[Any, Any], tmp_path: Path) -> None:
+    config, booster, fitted = {"data": {}, "training": {"threads": 1}}, make(), make().fit(*data)
+    run = trainwright.train(config, runs_dir=tmp_path, model=booster, data=data)
+    booster.set_params(n_jobs=1)  # XGBoost gives the options to its booster again
+    loaded = trainwright.load(run, model=make()).predict(data[0])
+    names = sorted(name for name in loaded if name.startswith("probability"))
+    if names:
+        expected = np.stack([loaded[name] for name in names], axis=1)
+        shares = booster.predict_proba(data[0])  # whose sums are not 1 for `multiclassova`
+        shares /= shares.sum(1, keepdims=True)
+        np.testing.assert_allclose(shares, expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(booster.predict(data[0]), loaded["prediction"], rtol=1e-5)
+    assert vars(booster).keys() == vars(fitted).keys()
+    options = {**fitted.get_params(), "n_jobs": 1}
+    assert repr(booster.get_params()) == repr(options)
+    assert getattr(booster, "_objective", None) == getattr(fitted, "_objective", None)
+
+
+def test_a_resume_takes_the_booster_that_was_cut(tmp_path: Path) -> None:
+    config = {"data": {}, "training": {"threads": 1}, "logging": {"every_n_steps": 1}}
+    booster = XGBClassifier(n_estimators=5)
+    data = load_iris(return_X_y=True)
+    cut = trainwright.train(config, runs_dir=tmp_path, model=booster, data=data, callbacks=[SignalAt(3)])
+    assert cut.status == "preempted"
+    assert trainwright.resume(cut, model=booster, data=data).status == "completed"
+    assert booster.get_booster().num_boosted_rounds() == 5
 
 
 NAMES = np.array(["no", "bad"])[CLASSES[1]]  # not in alphabetical order
