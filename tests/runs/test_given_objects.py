@@ -2,10 +2,12 @@
 
 import copy
 import os
+import random
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,15 @@ from torch import nn
 from xgboost import XGBClassifier, XGBRegressor
 
 import trainwright
-from small_runs import SMALL, SignalAt, flip
-from trainwright.errors import CheckpointError, ModelError, TrainwrightError
+from small_runs import SMALL, SignalAt, every_save_on_disk, flip
+from trainwright.callbacks.base import Callback
+from trainwright.errors import (
+    ChangedInputsError,
+    CheckpointError,
+    ModelError,
+    TrainingError,
+    TrainwrightError,
+)
 from trainwright.frameworks.torch import TorchFramework
 from trainwright.runs.run import Run
 
@@ -134,6 +143,67 @@ def test_a_run_without_a_checkpoint_begins_with_the_kept_weights(tmp_path: Path)
     run = trainwright.get("last", runs_dir=tmp_path)
     whole = trainwright.train(PLAIN, runs_dir=tmp_path / "whole", model=net())
     assert trainwright.resume(run, model=net(seed=3)).digest == whole.digest
+
+
+@pytest.mark.parametrize(
+    ("other", "error", "settings"),
+    [
+        (lambda: nn.Sequential(*net(5)[:2], nn.Dropout(0.5), net(5)[3]), ChangedInputsError, {}),
+        (lambda: nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 5), nn.Linear(5, 3)), ModelError, {}),
+        (lambda: net(5), ChangedInputsError, {"seed": 4}),
+    ],
+    ids=["other", "width", "config"],
+)
+def test_a_refused_resume_leaves_the_weights(
+    other: Callable[[], nn.Module], error: type[Exception], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    cut = trainwright.train(PLAIN, runs_dir=tmp_path, model=net(), callbacks=[SignalAt(13)])
+    if settings:
+        file = cut.path / "config.yaml"
+        file.write_text(file.read_text().replace("seed: 3", "seed: 4"))
+    module = other()
+    before = weights_of(module)
+    with pytest.raises(error):
+        trainwright.resume(cut, model=module)
+    assert_equal(weights_of(module), before)
+
+
+def test_a_completed_run_fills_the_object(tmp_path: Path) -> None:
+    run = trainwright.train(PLAIN, runs_dir=tmp_path, model=(first := net()))
+    module = net(5)
+    assert trainwright.resume(run, model=module).id == run.id
+    assert_equal(weights_of(module), weights_of(first))
+
+
+def test_after_an_error_it_holds_the_newest_checkpoint(tmp_path: Path) -> None:
+    class Break(Callback):
+        def on_log(self, step: int, metrics: Mapping[str, float]) -> None:
+            if step == 13:
+                with torch.no_grad():
+                    module[0].weight.fill_(float("nan"))
+
+    module = net()
+    with pytest.raises(TrainingError), every_save_on_disk():
+        trainwright.train(PLAIN, runs_dir=tmp_path, model=module, callbacks=[Break()])
+    run = trainwright.get("last", runs_dir=tmp_path)
+    assert all(np.isfinite(value).all() for value in weights_of(module).values())
+    assert_equal(weights_of(module), stored(run, net()))
+
+
+def drawn() -> list[float]:
+    return [random.random(), float(np.random.rand()), float(torch.rand(1))]
+
+
+@pytest.mark.parametrize("module", [net(), nn.Sequential(nn.Linear(5, 3))], ids=["trained", "refused"])
+def test_a_run_leaves_the_global_generators(module: nn.Module, tmp_path: Path) -> None:
+    state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    expected = drawn()
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    torch.set_rng_state(state[2])
+    with suppress(ModelError):
+        trainwright.train(PLAIN, runs_dir=tmp_path, model=module)
+    assert drawn() == expected
 
 
 def test_a_fork_of_the_start_begins_with_the_initial_weights(tmp_path: Path) -> None:
@@ -275,7 +345,9 @@ def test_an_estimator_is_fitted(make: Callable[[], Any], data: tuple[Any, Any], 
         (lambda: LGBMRegressor(n_estimators=5, verbose=-1, objective="poisson"), VALUES),
     ],
 )
-def test_a_booster_is_as_after_its_fit(make: Callable[[], Any], data: tuple[Any, Any], tmp_path: Path) -> None:
+def test_a_booster_is_as_after_its_fit(
+    make: Callable[[], Any], data: tuple[Any, Any], tmp_path: Path
+) -> None:
     config, booster, fitted = {"data": {}, "training": {"threads": 1}}, make(), make().fit(*data)
     run = trainwright.train(config, runs_dir=tmp_path, model=booster, data=data)
     booster.set_params(n_jobs=1)  # XGBoost gives the options to its booster again
