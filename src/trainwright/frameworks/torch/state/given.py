@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.state import structure
-from trainwright.frameworks.torch.state.definition import definition_of_object
+from trainwright.frameworks.torch.state.definition import GRADIENT_HOOKS, definition_of_object, gradient_hooks
 from trainwright.frameworks.torch.state.structure import Structure
 from trainwright.frameworks.torch.state.training import TrainingState
 
@@ -66,10 +66,9 @@ def copied(module: nn.Module) -> nn.Module:
         )
         return module
     for original, parameter in zip(module.parameters(), copy_.parameters(), strict=True):
-        for hook in (original._backward_hooks or {}).values():
-            parameter.register_hook(hook)
-        for hook in (getattr(original, "_post_accumulate_grad_hooks", None) or {}).values():
-            parameter.register_post_accumulate_grad_hook(hook)
+        for kind, hooks in gradient_hooks(original).items():
+            for hook in hooks:
+                getattr(parameter, GRADIENT_HOOKS[kind])(hook)
     return copy_
 
 
@@ -97,8 +96,7 @@ def check_sendable(module: nn.Module) -> None:
         ModelError: One has.
     """
     for name, parameter in module.named_parameters():
-        hooks = parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None)
-        if any(hooks):
+        if gradient_hooks(parameter):
             raise ModelError(
                 f"model: parameter {name} has a hook, which does not travel to other processes: use a hook "
                 "of its module (register_full_backward_hook), start your script with torchrun, or leave "
