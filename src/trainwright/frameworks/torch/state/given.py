@@ -28,9 +28,13 @@ class GivenModule:
 
     Attributes:
         definition: The definition of the module before anything was done with it.
+
+    Raises:
+        ModelError: A parameter has no shape yet.
     """
 
     def __init__(self, module: nn.Module) -> None:
+        _refuse_lazy(module)
         self.definition = definition_of_object(module)
         self._module = module
         self._structure = Structure.of(module)
@@ -47,6 +51,12 @@ class GivenModule:
         """Return the parts of the definition that are not what they were."""
         now = definition_of_object(self._module)
         return {name: value for name, value in now.items() if self.definition.get(name) != value}
+
+
+def _refuse_lazy(module: nn.Module) -> None:
+    lazy = (name for name, one in module.named_parameters() if hasattr(one, "materialize"))
+    if name := next(lazy, ""):
+        raise ModelError(f"model: parameter {name} has no shape yet: run one batch through the module first")
 
 
 def copied(module: nn.Module) -> nn.Module:
