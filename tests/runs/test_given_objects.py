@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from catboost import CatBoostClassifier, CatBoostRegressor
 from lightgbm import LGBMClassifier, LGBMRegressor
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
 from sklearn.ensemble import AdaBoostClassifier, HistGradientBoostingClassifier, RandomForestClassifier
@@ -391,6 +392,50 @@ def test_a_booster_is_as_after_its_fit(
     options = {**fitted.get_params(), "n_jobs": 1}
     assert repr(booster.get_params()) == repr(options)
     assert getattr(booster, "_objective", None) == getattr(fitted, "_objective", None)
+
+
+@pytest.mark.parametrize(
+    ("make", "data"),
+    [
+        (lambda: CatBoostRegressor(iterations=25, random_seed=0, thread_count=1, verbose=False), VALUES),
+        (
+            lambda: CatBoostRegressor(
+                iterations=25, l2_leaf_reg=3, random_seed=0, thread_count=1, verbose=False
+            ),
+            VALUES,
+        ),
+        (
+            lambda: CatBoostRegressor(
+                iterations=25, loss_function="MAE", random_seed=0, thread_count=1, verbose=False
+            ),
+            VALUES,
+        ),
+        (lambda: CatBoostClassifier(iterations=25, random_seed=0, thread_count=1, verbose=False), CLASSES),
+        (
+            lambda: CatBoostClassifier(iterations=25, random_seed=0, thread_count=1, verbose=False),
+            load_iris(return_X_y=True),
+        ),
+    ],
+    ids=["auto", "penalty", "absolute", "classes", "three"],
+)
+def test_catboost_trains_what_its_fit_would(
+    make: Callable[[], Any], data: tuple[Any, Any], tmp_path: Path
+) -> None:
+    rows, targets = data[0].astype(np.float32), data[1]
+    train = (rows[::2], targets[::2])
+    given = make()
+    before = given.get_params()
+    parts = (train, (rows[1::2], targets[1::2]))
+    config = {"data": {}, "checkpoint": {"save_top_k": 0}}  # as `fit` keeps the last model
+    run = trainwright.train(config, runs_dir=tmp_path, model=given, data=parts)
+    fitted = make().fit(*train)
+    expected = np.asarray(fitted.predict(rows), dtype=np.float64).reshape(-1)
+    loaded = trainwright.load(run, model=make()).predict(rows)["prediction"]
+    np.testing.assert_allclose(np.asarray(loaded, dtype=np.float64), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        np.asarray(given.predict(rows), dtype=np.float64).reshape(-1), expected, rtol=1e-5
+    )
+    assert given.get_params() == before
 
 
 def test_a_resume_takes_the_booster_that_was_cut(tmp_path: Path) -> None:

@@ -85,7 +85,9 @@ def _refuse_options(config: Config, overrides: Overrides) -> None:
             problems.report(_LOAD_BEFORE, "model.init_from", options["init_from"].source)
         elif given:
             listed = "" if len(given) == 1 else f" (nor have {', '.join(given[1:])})"
-            problems.report(f"{_NO_EFFECT}{listed}; leave it out", f"model.{given[0]}", options[given[0]].source)
+            problems.report(
+                f"{_NO_EFFECT}{listed}; leave it out", f"model.{given[0]}", options[given[0]].source
+            )
     if problems:
         raise ConfigError(problems)
 
