@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.api.progress import shown, unless_interrupted
 from trainwright.config import Overrides, Resolved
-from trainwright.errors import InputError, RunNotFoundError
+from trainwright.errors import InputError, RunNotFoundError, TrainingError, TrainwrightError
 from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.records.listing import find_run, has_model
 from trainwright.records.run_dir import RunDir
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from trainwright.callbacks.base import Callback
     from trainwright.engine.outside import VerdictFunction
     from trainwright.runs.children.create import Relation
+    from trainwright.runs.request import Request
 
 log = logging.getLogger("trainwright")
 
@@ -158,10 +160,8 @@ def train_child(
 ) -> Run:
     """Make and train a run that begins with the state of another one; see `fork`."""
     from trainwright.engine.outside import check_verdict
-    from trainwright.runs.attempt import run_attempt
     from trainwright.runs.children.config import child_config, child_placement
     from trainwright.runs.children.create import ChildRequest, create_child
-    from trainwright.runs.predictor import fill_object
     from trainwright.runs.request import Request
 
     check_verdict(training.verdict)
@@ -182,7 +182,7 @@ def train_child(
         objects = make_objects(resolved, training.model, training.data, training.callbacks)
         child = create_child(ChildRequest(parent, own, resolved, relation, step, training.model))
         placement = child_placement(own, resolved, parent)
-        result = run_attempt(
+        return attempted(
             Request(
                 resolved,
                 child,
@@ -192,6 +192,24 @@ def train_child(
                 verdict=training.verdict,
             )
         )
-        made = Run.trained(child, result)
-        fill_object(RunDir(made.path), training.model)
+
+
+def attempted(request: Request) -> Run:
+    """Make an attempt, and give an object the weights that then stand for the run.
+
+    After an error they are those of its newest checkpoint, where there is one; the object may hold NaN. An
+    attempt that is refused leaves it as it was.
+    """
+    from trainwright.runs.attempt import run_attempt
+    from trainwright.runs.predictor import fill_object
+
+    model = request.objects.model
+    try:
+        result = run_attempt(request)
+    except TrainingError:
+        with suppress(TrainwrightError):
+            fill_object(request.run, model)
+        raise
+    made = Run.trained(request.run, result)
+    fill_object(RunDir(made.path), model)
     return made

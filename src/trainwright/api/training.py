@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainwright.api.forking import Training, is_longer, train_child
+from trainwright.api.forking import Training, attempted, is_longer, train_child
 from trainwright.api.progress import shown, unless_interrupted
 from trainwright.config import Config, Overrides, Resolved
 from trainwright.config import load as load_resolved
@@ -31,7 +31,14 @@ from trainwright.runs.lookup import (
     refuse_running,
     warn_of_unused,
 )
-from trainwright.runs.objects import Objects, name_batch_size, name_model, require_data, require_objects
+from trainwright.runs.objects import (
+    Objects,
+    name_batch_size,
+    name_model,
+    passed_objects,
+    require_data,
+    require_objects,
+)
 from trainwright.runs.processes.placement import resumed_config
 from trainwright.runs.run import Run
 from trainwright.runs.run_config import usable_config
@@ -183,23 +190,19 @@ def _train(config: Config, overrides: Overrides, terms: _Terms, given: Training)
                 fill_object(known, model)
                 return Run(known)
         if (terms.resume or is_restarted()) and (found := find_unfinished(resolved, folder)):
-            _resume_for(found, resolved, objects, data, given.verdict)
-            fill_object(found, model)
-            return Run(found)
+            return _resume_for(found, resolved, objects, data, given.verdict)
         experiment = resolved.config.experiment.name
         if terms.resume:
             if resolved.config.distributed.nnodes == 1:  # each of several nodes begins one
                 refuse_running(resolved, folder)
             log.info("no unfinished run of this computation in %s/%s: a new one begins", folder, experiment)
         run = RunDir.create(folder, experiment, resolved.dump(), created=creation_of(resolved))
-        made = Run.trained(run, run_attempt(Request(resolved, run, objects, verdict=given.verdict)))
-        fill_object(RunDir(made.path), model)
-    return made
+        return attempted(Request(resolved, run, objects, verdict=given.verdict))
 
 
 def _resume_for(
     found: RunDir, asked: Resolved, objects: Objects, data: Any, verdict: VerdictFunction | None
-) -> None:
+) -> Run:
     """Continue an unfinished run for a config of the user's, which says what code may be imported.
 
     (`resume` has no such config: there, the run's own decides, if it is trusted.)
@@ -211,7 +214,6 @@ def _resume_for(
         data: The data objects, as they were given.
         verdict: As in `train`.
     """
-    from trainwright.runs.attempt import run_attempt
     from trainwright.runs.request import Request
 
     log.info("resuming run %s", found.id)
@@ -222,7 +224,7 @@ def _resume_for(
         placement = asked.placement(explicit=True)
         bundle = make_bundle(resumed_config(found, own, placement), data, objects.model)
         given = replace(objects, data=bundle)
-        run_attempt(Request(own, found, given, placement=placement, verdict=verdict, keep=True))
+        return attempted(Request(own, found, given, placement=placement, verdict=verdict, keep=True))
 
 
 def resume(
@@ -309,6 +311,8 @@ def _resume(found: RunDir, overrides: Overrides, given: Training) -> Run:
             found.id,
             found.id,
         )
+        if "model" in passed_objects(found):
+            fill_object(found, given.model)
         return Run(found)
     refuse_foreign_run(found, "resume")
     with reading(found, working_directory(found), resume=True, allow_change=allow_change, trust=given.trust):
@@ -320,7 +324,7 @@ def _resume(found: RunDir, overrides: Overrides, given: Training) -> Run:
         if follow(resolved.config, objects, run_attempt) is not None:
             fill_object(found, given.model)
             return Run(found)
-        run_attempt(
+        return attempted(
             Request(
                 resolved,
                 found,
@@ -331,8 +335,6 @@ def _resume(found: RunDir, overrides: Overrides, given: Training) -> Run:
                 keep=True,
             )
         )
-        fill_object(found, given.model)
-    return Run(found)
 
 
 def stop(run: RunName, *, runs_dir: Path | str | None = None, wait: bool = True) -> Run:

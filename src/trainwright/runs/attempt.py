@@ -27,6 +27,7 @@ from trainwright.errors import (
     RunLostError,
     TrainingError,
 )
+from trainwright.process.global_random import preserved_generators
 from trainwright.process.module_sources import imported_so_far
 from trainwright.records.manifest import Manifest
 from trainwright.records.result import Result
@@ -71,7 +72,7 @@ def run_attempt(request: Request) -> Result:
     if world.is_main:
         request.run.acquire()
     try:
-        with one_at_a_time(), Signals() as signals:
+        with one_at_a_time(), preserved_generators(), Signals() as signals:
             result = _Attempt(request, signals, world).go()
     finally:
         request.run.release()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from trainwright import plugins
 from trainwright.config import Config, Overrides, Resolved
+from trainwright.config.layers import Layers
 from trainwright.config.overrides import with_settings
-from trainwright.config.tree import DEFAULT
+from trainwright.config.tree import DEFAULT, Problems, find, mapping
 from trainwright.errors import ConfigError, InputError, Problem
 from trainwright.records.run_dir import RunDir
 from trainwright.require import class_name
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
     from trainwright.datasets.base import DataBundle
 
 log = logging.getLogger("trainwright")
+_OF_OBJECTS = ("type", "framework", "params")  # the keys of `model` that an object replaces
+_NO_EFFECT = "has no effect on a model that is given as an object, which has its own options"
+_LOAD_BEFORE = (
+    "has no effect on a model that is given as an object: load the weights into it before, for example "
+    "net.load_state_dict(trainwright.load(RUN).native.state_dict())"
+)
 NO_DATA = "no data section: train needs one, for example `data: {type: csv, path: data.csv, target: y}`"
 
 
@@ -46,10 +54,12 @@ def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config
         names.
 
     Raises:
+        ConfigError: The config has options for a model that is given as an object.
         InputError: A class or function cannot be imported by its name.
     """
     if isinstance(model, str | type | FunctionType):
         return *_with_settings(config, overrides, {"type": _importable(model)}), None
+    _refuse_options(config, overrides)
     framework = plugins.framework_of_class(type(model))
     spellings = plugins.adapter("framework", framework).spellings
     given = spellings.settings_in(model.get_params()) if spellings.classes else {}
@@ -57,6 +67,29 @@ def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config
     if isinstance(config, Mapping):
         return {**config, "model": {**named, "params": given}}, overrides, model
     return *_with_settings(config, overrides, {**named, "params": given}), model
+
+
+def _refuse_options(config: Config, overrides: Overrides) -> None:
+    """Refuse options of a model beside an object, on which they would have no effect.
+
+    Raises:
+        ConfigError: There are some.
+    """
+    layers, problems = Layers(Problems(), []), Problems()
+    root = layers.mapping(config) if isinstance(config, Mapping) else layers.file(Path(config), str(config))
+    for layer in (root, layers.overrides(overrides)):
+        section = mapping(find(layer, "model")) if layer is not None else {}
+        options = {**section, **mapping(section.get("params"))}
+        given = [key for key, node in options.items() if key not in _OF_OBJECTS and node.value is not None]
+        if "init_from" in given:
+            problems.report(_LOAD_BEFORE, "model.init_from", options["init_from"].source)
+        elif given:
+            listed = "" if len(given) == 1 else f" (nor have {', '.join(given[1:])})"
+            problems.report(
+                f"{_NO_EFFECT}{listed}; leave it out", f"model.{given[0]}", options[given[0]].source
+            )
+    if problems:
+        raise ConfigError(problems)
 
 
 def _with_settings(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from trainwright import plugins
@@ -121,7 +124,8 @@ class Startup:
         decisions = known_decisions(past.saved, past.decisions, parent)
         components, determinism = self._build(past, decisions)
         try:
-            return self._begin(past, components, determinism, decisions)
+            with self._unchanged_if_refused(components, is_new=past.manifest is None):
+                return self._begin(past, components, determinism, decisions)
         except BaseException:
             components.learner.close()  # it gives back an object that was passed in Python
             raise
@@ -147,6 +151,28 @@ class Startup:
         """Keep the initial state of an object that is trained in place; see `Origin.keep_given`."""
         if components.framework.capabilities.trains_objects:
             self.origin.keep_given(components, self._world, is_new=is_new)
+
+    @contextmanager
+    def _unchanged_if_refused(self, components: Components, *, is_new: bool) -> Iterator[None]:
+        """Give an object that is trained in place its own weights back if the block fails.
+
+        Other processes have copies of it. A new run without a parent gives it no weights.
+        """
+        in_place = components.framework.capabilities.trains_objects and self._world.size == 1
+        is_given = self._request.objects.model is not None
+        if not (in_place and is_given) or (is_new and self.origin.lineage is None):
+            yield
+            return
+        own = components.learner.snapshot(weights_only=True)
+        try:
+            yield
+        except BaseException:
+            with TemporaryDirectory(prefix="trainwright-") as folder:
+                own.write(Path(folder))
+                components.learner.restore(Path(folder), weights_only=True)
+            raise
+        finally:
+            own.release()
 
     def begin_own_steps(self, components: Components) -> RunState:
         """Restore the state that the steps of the parent led to, and record it as the initial state."""

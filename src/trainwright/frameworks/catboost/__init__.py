@@ -26,6 +26,7 @@ from trainwright.frameworks.catboost.params import (
     CatboostParams,
     alpha_of,
     changes_trees,
+    learning_rate_of,
     learns_differences,
     model_spec,
 )
@@ -97,7 +98,8 @@ class CatboostFramework(BoosterFramework):
         Raises:
             InputError: A scheduler, initial weights, or an option that the device does not support is set.
         """
-        params, schedule = model_spec(config, model).params, config.training.scheduler
+        spec, schedule = model_spec(config, model), config.training.scheduler
+        params = spec.params
         # For the short name the run logs that the scheduler has no effect.
         if schedule.varies and (model is not None or ":" in config.model.type):
             raise InputError("training.scheduler: CatBoost's learning rate is constant; leave it out")
@@ -117,7 +119,7 @@ class CatboostFramework(BoosterFramework):
                 "monotone_constraints: on CUDA CatBoost cannot stop after each round, as they need; use "
                 "training.device: cpu"
             )
-        plan = rounds_plan(config, rows, params.n_estimators, params.learning_rate)
+        plan = rounds_plan(config, rows, params.n_estimators, learning_rate_of(spec))
         truncatable = symmetric and not changes_trees(params)
         # On CUDA, training cannot be stopped.
         chunk = (CHUNK if truncatable else 1) if on_cpu else plan.total_steps

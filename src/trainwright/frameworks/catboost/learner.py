@@ -111,7 +111,7 @@ class CatboostLearner(BoosterLearner[CatboostParams]):
     def _build_rounds(self, plan: Plan) -> Rounds:
         inputs, params = self._inputs, self._spec.params
         device, number = _device(inputs.config)
-        options = catboost_params(params, inputs.info) | {
+        options = catboost_params(self._spec, inputs.info) | {
             "random_seed": _seed(inputs),
             "thread_count": inputs.threads,
             "task_type": device,

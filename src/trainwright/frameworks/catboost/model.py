@@ -218,8 +218,10 @@ def load_model(inputs: ModelInputs, folder: Path) -> LoadedModel:
 
 
 def give(trained: Any, estimator: Any) -> None:
-    """Load the trees of a model into an estimator; the library loads from files alone."""
+    """Load the trees of a model into an estimator, whose options stay; the library loads from files alone."""
+    options = dict(estimator._init_params)
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "model.cbm")
         trained.save_model(file)
         estimator.load_model(file)
+    estimator._init_params = options

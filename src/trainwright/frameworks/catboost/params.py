@@ -191,14 +191,27 @@ def changes_trees(params: CatboostParams) -> bool:
     return bool(params.monotone_constraints or shrinks)
 
 
-def catboost_params(params: CatboostParams, info: DataInfo) -> dict[str, Any]:
+def learning_rate_of(spec: CatboostSpec) -> float | None:
+    """Return the learning rate; None where an estimator leaves it to CatBoost, which chooses by the data."""
+    params = spec.params
+    is_set = spec.task is None or "learning_rate" in params.model_fields_set
+    return params.learning_rate if is_set else None
+
+
+def catboost_params(spec: CatboostSpec, info: DataInfo) -> dict[str, Any]:
     """Return the options under CatBoost's names, except rounds, objective, metric and those of the pool.
+
+    What an estimator does not set is left to CatBoost: it chooses the learning rate only if some others,
+    such as `l2_leaf_reg`, are not set either.
 
     Raises:
         InputError: The data do not have a class that a weight is given for.
     """
+    params = spec.params
     options = params.model_dump(
-        exclude_none=True, exclude={"n_estimators", "objective", "metric", "max_bin", "nan_mode"}
+        exclude_none=True,
+        exclude_unset=spec.task is not None,
+        exclude={"n_estimators", "objective", "metric", "max_bin", "nan_mode"},
     )
     if isinstance(weights := params.class_weights, dict):  # CatBoost is given the indices of classes
         options["class_weights"] = of_classes(weights, info, "model.class_weights").tolist()

@@ -145,7 +145,7 @@ class LightgbmFramework(BoosterFramework):
         """Set what `fit` sets of an `LGBMModel`, which the library cannot load."""
         from trainwright.frameworks.lightgbm.model import give
 
-        give(model.native, estimator, info)
+        give(model, estimator, info)
 
     @staticmethod
     def load(inputs: ModelInputs, folder: Path) -> Model:

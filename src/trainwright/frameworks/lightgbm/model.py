@@ -92,6 +92,11 @@ class LightgbmModel(Model):
         return [float(value) for _, value, _ in values]
 
     @property
+    def objective(self) -> str:
+        """The name of the objective; `none` for the user's."""
+        return self._objective.name
+
+    @property
     def link(self) -> str:
         """The function from predictions to the outputs: LightGBM applies that of its own objectives."""
         return self._objective.link if self._objective.name == "none" else "identity"
@@ -226,21 +231,25 @@ def load_model(inputs: ModelInputs, folder: Path) -> LoadedModel:
     return model
 
 
-def give(booster: Any, estimator: Any, info: DataInfo) -> None:
-    """Give an `LGBMModel` a booster, as its `fit` does.
+def give(model: Model, estimator: Any, info: DataInfo) -> None:
+    """Give an `LGBMModel` the booster of a model, as its `fit` does.
 
     Args:
-        booster: A `lightgbm.Booster`.
+        model: The model.
         estimator: The estimator.
-        info: What the booster was trained on.
+        info: What the model was trained on.
     """
+    assert isinstance(model, LightgbmModel)
+    booster = model.native
     features = booster.num_feature()
     vars(estimator).update(
         _Booster=booster, _n_features=features, _n_features_in=features, _best_iteration=0, fitted_=True
     )
+    estimator._objective = estimator.objective or model.objective
     if hasattr(type(estimator), "predict_proba"):
         from sklearn.preprocessing import LabelEncoder
 
         labels, encoder = class_labels(info), LabelEncoder()
-        encoder.classes_ = np.arange(info.outputs) if labels is None else labels
-        vars(estimator).update(_classes=encoder.classes_, _n_classes=len(encoder.classes_), _le=encoder)
+        encoder.classes_ = classes = np.arange(info.outputs) if labels is None else labels
+        class_map = dict(zip(classes, range(len(classes)), strict=True))
+        vars(estimator).update(_classes=classes, _n_classes=len(classes), _le=encoder, _class_map=class_map)

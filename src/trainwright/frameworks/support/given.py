@@ -30,7 +30,8 @@ def fill_estimator(
     """
     if reason := _other_unit(info, with_labels=with_labels):
         log.warning(
-            "the %s that was given stays unfitted, since the model learned %s; predict with trainwright.load",
+            "the %s that was given stays unfitted, since the model learned %s; predict with "
+            "trainwright.load(run, model=...)",
             type(estimator).__name__,
             reason,
         )

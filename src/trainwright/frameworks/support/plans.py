@@ -36,14 +36,14 @@ def minibatch_plan(config: RunConfig, rows: int) -> Plan:
     return Plan(training.batch_size, steps, training.learning_rate)
 
 
-def rounds_plan(config: RunConfig, rows: int, rounds: int | None, learning_rate: float) -> Plan:
+def rounds_plan(config: RunConfig, rows: int, rounds: int | None, learning_rate: float | None) -> Plan:
     """Return the plan of a framework whose step is one boosting round over all rows.
 
     Args:
         config: The resolved config.
         rows: Number of training rows.
         rounds: Number of rounds; None takes `training.max_steps` or `training.epochs`.
-        learning_rate: The peak learning rate.
+        learning_rate: The peak learning rate; None if the library chooses it.
     """
     training = config.training
     total = rounds or training.max_steps or training.epochs

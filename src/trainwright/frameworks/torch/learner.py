@@ -64,7 +64,11 @@ class TorchLearner(Learner):
         self._network = _initial_network(inputs)
         self._module = self._network.module
         if not any(parameter.requires_grad for parameter in self._module.parameters()):
-            raise ModelError(f"model {inputs.config.model.type}: it has no parameters to train")
+            frozen = "all its parameters have requires_grad=False: there is nothing to train"
+            has_some = any(True for _ in self._module.parameters())
+            raise ModelError(
+                f"model {inputs.config.model.type}: {frozen if has_some else 'it has no parameters to train'}"
+            )
         if inputs.world.is_main:
             _say_unused(self._module, inputs.config.model.type)
         self._sources: dict[int, TensorSource] = {}

@@ -154,12 +154,20 @@ class Network:
                 self.module.eval()
                 outputs = self.call(sample)
         except Exception as error:
-            raise ModelError(f"model {name} fails on {shapes}: {error}") from error
+            raise ModelError(f"model {name} fails on {shapes}: {error}{self._type_hint()}") from error
         finally:
             self.module.train()
         self._check_outputs(outputs)
         self.heads.check(outputs, sample)
         self._check_loss(outputs, sample)
+
+    def _type_hint(self) -> str:
+        """Return what to do about a module whose weights have another type than the data."""
+        types = {one.dtype for one in self.module.parameters() if one.is_floating_point()}
+        if self.inputs.model is None or types <= {torch.float32}:
+            return ""
+        given = ", ".join(sorted(str(one).removeprefix("torch.") for one in types))
+        return f"; the data are float32 here, and the model is {given}: give net.float()"
 
     def _check_outputs(self, outputs: Outputs) -> None:
         """Check the outputs of one sample; warn of what looks like probabilities.

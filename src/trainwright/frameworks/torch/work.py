@@ -24,10 +24,13 @@ def of_config(config: RunConfig, info: DataInfo) -> float | None:
 
 
 def of_module(model: Any) -> float | None:
-    """Return the same of a module; None if it has weights that are used more than once."""
+    """Return the same of a module; None if it has weights that are used more than once, or without a shape."""
     total = 0
     for module in model.modules():
-        weights = sum(weight.numel() for weight in module.parameters(recurse=False))
+        parameters = list(module.parameters(recurse=False))
+        if any(hasattr(parameter, "materialize") for parameter in parameters):
+            return None
+        weights = sum(parameter.numel() for parameter in parameters)
         if weights and type(module).__name__ not in _PER_WEIGHT:
             return None
         total += weights

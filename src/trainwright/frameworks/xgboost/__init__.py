@@ -38,6 +38,8 @@ _SPACE: Mapping[str, Suggestion] = {
     "model.reg_lambda": LEAF_PENALTY,
 }
 
+_LOADED = ("objective", "booster", "base_score", "feature_types", "enable_categorical")  # by `load_model`
+
 
 def _proposal(shape: TableShape) -> Proposal:
     """Return what a config for a table begins with."""
@@ -105,10 +107,13 @@ class XgboostFramework(BoosterFramework):
 
     @staticmethod
     def give(model: Model, estimator: Any, info: DataInfo) -> None:  # noqa: ARG004 - the trees say all
-        """Load the booster into an `XGBModel`."""
-        options = estimator.get_params()
+        """Load the booster into an `XGBModel`; its options are those that `fit` leaves."""
+        options = {name: getattr(estimator, name) for name in _LOADED}
+        objective = options["objective"]
         estimator.load_model(model.native.save_raw("ubj"))
-        estimator.set_params(**options)  # it has loaded those of the booster, too
+        if getattr(estimator, "n_classes_", 0) > 2 and objective in (None, "binary:logistic"):
+            options["objective"] = "multi:softprob"
+        vars(estimator).update(options)  # `set_params` would set them in the booster, too
 
     @staticmethod
     def load(inputs: ModelInputs, folder: Path) -> Model:

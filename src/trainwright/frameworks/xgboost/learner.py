@@ -13,7 +13,7 @@ order of the trees, and have the same bits whether the trees are added one at a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _STATE_FILE = "boosting.safetensors"
 _OTHER_METHOD = {"hist": "approx", "approx": "hist", "exact": "hist"}
+
+_SEVERAL = ("classification", True)  # of more than two classes
 
 
 class XgboostLearner(BoosterLearner[XgboostParams]):
@@ -103,6 +105,13 @@ class XgboostLearner(BoosterLearner[XgboostParams]):
         self._initial_rounds = self._booster.num_boosted_rounds()
         if not weights_only:
             self._initial_rounds = int(read_arrays(folder / _STATE_FILE)["first"][0])
+
+    def definition(self) -> Mapping[str, str]:
+        """Return the class and options of an estimator, with the objective that `fit` gives it."""
+        definition, info = super().definition(), self._inputs.info
+        if definition.get("objective") == "binary:logistic" and (info.task, info.outputs > 2) == _SEVERAL:
+            return {**definition, "objective": "multi:softprob"}
+        return definition
 
     def _custom_calls(self) -> Sequence[Callable[[], Any]]:
         info, matrix = self._inputs.info, self._sample

@@ -10,6 +10,11 @@ from torch import nn
 from trainwright.frameworks.support.definition import described_attributes, path_of
 from trainwright.process.object_identity import module_attributes, module_hooks, tensor_layout
 
+GRADIENT_HOOKS = {  # the attribute of a parameter: the method that registers one
+    "_backward_hooks": "register_hook",
+    "_post_accumulate_grad_hooks": "register_post_accumulate_grad_hook",
+}
+
 
 def definition_of_object(model: nn.Module) -> dict[str, str]:
     """Return classes, attributes and hooks of a module and its parts, and what its weights do not say.
@@ -29,6 +34,11 @@ def definition_of_object(model: nn.Module) -> dict[str, str]:
         for name, part in parts.items()
         if (found := module_hooks(part))
     }
+    hooks |= {
+        f"hooks of parameter {name}": found
+        for name, parameter in model.named_parameters()
+        if (found := gradient_hooks(parameter))
+    }
     everywhere = vars(torch.nn.modules.module)
     hooks |= {
         f"hooks of all modules, {kind}": {kind: list(everywhere[kind].values())}
@@ -42,6 +52,13 @@ def definition_of_object(model: nn.Module) -> dict[str, str]:
     return {**classes, **_frozen(model)} | described_attributes(
         {**attributes, **hooks, "layers": [[*parts], layers], "tensors": _tensors(model)}
     )
+
+
+def gradient_hooks(parameter: nn.Parameter) -> dict[str, list[Any]]:
+    """Return the hooks of a parameter's gradient by their kind, in the order of their calls."""
+    return {
+        kind: list(hooks.values()) for kind in GRADIENT_HOOKS if (hooks := getattr(parameter, kind, None))
+    }
 
 
 def _within(name: str, attribute: str) -> str:

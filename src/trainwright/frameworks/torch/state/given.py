@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.state import structure
-from trainwright.frameworks.torch.state.definition import definition_of_object
+from trainwright.frameworks.torch.state.definition import GRADIENT_HOOKS, definition_of_object, gradient_hooks
 from trainwright.frameworks.torch.state.structure import Structure
 from trainwright.frameworks.torch.state.training import TrainingState
 
@@ -28,9 +28,13 @@ class GivenModule:
 
     Attributes:
         definition: The definition of the module before anything was done with it.
+
+    Raises:
+        ModelError: A parameter has no shape yet.
     """
 
     def __init__(self, module: nn.Module) -> None:
+        _refuse_lazy(module)
         self.definition = definition_of_object(module)
         self._module = module
         self._structure = Structure.of(module)
@@ -47,6 +51,12 @@ class GivenModule:
         """Return the parts of the definition that are not what they were."""
         now = definition_of_object(self._module)
         return {name: value for name, value in now.items() if self.definition.get(name) != value}
+
+
+def _refuse_lazy(module: nn.Module) -> None:
+    lazy = (name for name, one in module.named_parameters() if hasattr(one, "materialize"))
+    if name := next(lazy, ""):
+        raise ModelError(f"model: parameter {name} has no shape yet: run one batch through the module first")
 
 
 def copied(module: nn.Module) -> nn.Module:
@@ -66,10 +76,9 @@ def copied(module: nn.Module) -> nn.Module:
         )
         return module
     for original, parameter in zip(module.parameters(), copy_.parameters(), strict=True):
-        for hook in (original._backward_hooks or {}).values():
-            parameter.register_hook(hook)
-        for hook in (getattr(original, "_post_accumulate_grad_hooks", None) or {}).values():
-            parameter.register_post_accumulate_grad_hook(hook)
+        for kind, hooks in gradient_hooks(original).items():
+            for hook in hooks:
+                getattr(parameter, GRADIENT_HOOKS[kind])(hook)
     return copy_
 
 
@@ -97,8 +106,7 @@ def check_sendable(module: nn.Module) -> None:
         ModelError: One has.
     """
     for name, parameter in module.named_parameters():
-        hooks = parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None)
-        if any(hooks):
+        if gradient_hooks(parameter):
             raise ModelError(
                 f"model: parameter {name} has a hook, which does not travel to other processes: use a hook "
                 "of its module (register_full_backward_hook), start your script with torchrun, or leave "
