@@ -60,7 +60,7 @@ def _remade(
 
 
 class Interrupted(KeyboardInterrupt):
-    """An end by Ctrl-C, after the state was saved; `run` is the run, or the study, that can be resumed."""
+    """An end by Ctrl-C; `run` is the run, or the study, that can be resumed: None if there is none yet."""
 
     def __init__(self, message: str, run: Any) -> None:
         super().__init__(message)

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -170,3 +171,56 @@ def test_ctrl_c_ends_a_study(tmp_path: Path) -> None:
     with pytest.raises(trainwright.Interrupted) as raised:
         trainwright.tune(SHORT, space=space, trials=3, data=DATA, runs_dir=tmp_path, callbacks=[CtrlC(2)])
     assert raised.value.run.status == "interrupted"
+
+
+_SLOW = """
+import os, sys, time
+import torch
+
+def make() -> torch.nn.Module:
+    if not os.path.exists("fast"):
+        print("building", flush=True)
+        time.sleep(60)
+    return torch.nn.Linear(1, 2)
+"""
+_SCRIPT = """
+import pathlib
+import trainwright
+
+def interrupted(verb, *args, **kwargs):
+    try:
+        verb(*args, quiet=True, **kwargs)
+    except trainwright.Interrupted as error:
+        assert isinstance(error, KeyboardInterrupt)
+        print(verb.__name__, error.run.status if error.run else None, flush=True)
+        return error.run
+
+config = {"data": {"path": "d.csv", "target": "y"}, "model": {"type": "slow:make"}, "training": {"max_steps": 1}}
+run = interrupted(trainwright.train, config)
+pathlib.Path("fast").touch()
+run = trainwright.resume(run, quiet=True)
+print(run.status, flush=True)
+pathlib.Path("fast").unlink()
+interrupted(trainwright.reproduce, run)
+interrupted(trainwright.tune, config, space={"training.learning_rate": [0.1, 0.2]}, trials=2)
+"""
+
+
+def test_ctrl_c_before_the_first_step_is_an_interrupt_too(tmp_path: Path) -> None:
+    """A real SIGINT while the model is built; each verb raises `Interrupted`, with the run if there is one."""
+    (tmp_path / "slow.py").write_text(_SLOW)
+    (tmp_path / "script.py").write_text(_SCRIPT)
+    rows = [f"{at},{at % 3},{at % 2}" for at in range(40)]
+    (tmp_path / "d.csv").write_text("\n".join(["a,b,y", *rows, ""]))
+    process = subprocess.Popen(
+        [sys.executable, "script.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        if line == "building\n":
+            process.send_signal(signal.SIGINT)
+        else:
+            lines.append(line.strip())
+    assert process.wait() == 0, process.stderr.read() if process.stderr else ""
+    assert lines == ["train interrupted", "completed", "reproduce interrupted", "tune interrupted"]

@@ -15,6 +15,7 @@ from trainwright.cli.studies import _front_note, _ranked
 from trainwright.errors import ConfigError, TrainwrightError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import Ending, LoggedTrial, read_trials
+from trainwright.runs.objects import Objects
 from trainwright.runs.run import Run
 from trainwright.studies.tuning.goals import Constraint, Goals
 from trainwright.studies.tuning.results import measured
@@ -209,7 +210,7 @@ def test_a_metric_that_is_undefined_for_the_rows_ends_the_study(tmp_path: Path) 
 def test_parameters_of_other_libraries_are_counted(tmp_path: Path) -> None:
     def count(model: str) -> float:
         run = trainwright.train({"data": {"type": "iris"}, "model": {"type": model}}, runs_dir=tmp_path)
-        return measured(RunDir(run.path), ["parameters"], 1)["parameters"]
+        return measured(RunDir(run.path), ["parameters"], 1, Objects())["parameters"]
 
     assert count("logistic_regression") == 3 * 4 + 3
     with pytest.raises(TrainwrightError, match="give model_bytes"):

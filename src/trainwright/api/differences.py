@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainwright.api.progress import study_unless_interrupted, watched
+from trainwright.api.progress import interruptible, study_unless_interrupted, watched
 from trainwright.records.listing import local_runs_folder
 from trainwright.runs.lookup import RunName, find
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trainwright.studies.why.why import Why
 
 
+@interruptible
 def why(
     first: RunName,
     second: RunName,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwright.api.progress import shown, unless_interrupted
+from trainwright.api.progress import interruptible, shown, unless_interrupted
 from trainwright.config import Overrides, Resolved
 from trainwright.errors import InputError, RunNotFoundError, TrainingError, TrainwrightError
 from trainwright.integrations.foreign import refuse_foreign_run
@@ -43,6 +43,7 @@ class Training:
     verdict: VerdictFunction | None = None
 
 
+@interruptible
 def fork(
     run: RunName,
     overrides: Overrides = (),
@@ -85,8 +86,8 @@ def fork(
         ChangedInputsError: The data have changed; `allow_change` accepts that.
         TrainingError: The training failed; `resume` continues from the last commit.
         CheckpointError: A checkpoint cannot be read or written.
-        Interrupted: Ctrl-C has ended the run, after a commit; it is a `KeyboardInterrupt`.
-        Stopped: A signal came before the first step.
+        Interrupted: Ctrl-C has ended the run, after a commit or before its first step; it is a
+            `KeyboardInterrupt`, with the run, if there is one, in `run`.
     """
     parent = _with_step(find(run, runs_dir, has_model), step)
     with shown(callbacks, quiet=quiet) as observers:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
 from trainwright.callbacks.progress import Progress, line, progress
+from trainwright.engine.signals import Stopped
 from trainwright.errors import Interrupted
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.run import Run
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from trainwright.studies.study import StudyView, TrialWatcher
 
 View = TypeVar("View", bound="StudyView")
+Params = ParamSpec("Params")
+Made = TypeVar("Made")
 
 
 @contextmanager
@@ -59,6 +63,34 @@ def watched(watch: TrialWatcher | None, *, quiet: bool) -> TrialWatcher | None:
     return watch if watch is not None or quiet or sys.stdout is None else trial_lines(sys.stdout)
 
 
+def interruptible(verb: Callable[Params, Made]) -> Callable[Params, Made]:
+    """Return a verb that raises `Interrupted` wherever Ctrl-C ends it: also before its first step.
+
+    A SIGTERM stays `Stopped`, as it ends the process.
+    """
+
+    @wraps(verb)
+    def run(*args: Params.args, **kwargs: Params.kwargs) -> Made:
+        try:
+            return verb(*args, **kwargs)
+        except Interrupted:
+            raise
+        except Stopped as stopped:
+            if stopped.status != "interrupted":
+                raise
+            made = None if stopped.run is None else Run(stopped.run)
+            again = (
+                "the same call begins again"
+                if made is None
+                else f"trainwright.resume({made.id!r}) continues it"
+            )
+            raise Interrupted(f"interrupted, and nothing is lost: {again}", made) from stopped
+        except KeyboardInterrupt as error:
+            raise Interrupted("interrupted: the same call begins again", None) from error
+
+    return run
+
+
 def unless_interrupted(run: Run) -> Run:
     """Return a run.
 
@@ -74,16 +106,18 @@ def unless_interrupted(run: Run) -> Run:
     return run
 
 
-def study_unless_interrupted(study: View) -> View:
+def study_unless_interrupted(study: View, again: str = "the same call with resume=True") -> View:
     """Return a study.
+
+    Args:
+        study: The study.
+        again: The call that continues it.
 
     Raises:
         Interrupted: Ctrl-C has ended it.
     """
     if study.status == "interrupted":
         raise Interrupted(
-            f"study {study.id} was interrupted, and has saved its state: the same call with resume=True "
-            "continues it",
-            study,
+            f"study {study.id} was interrupted, and has saved its state: {again} continues it", study
         )
     return study

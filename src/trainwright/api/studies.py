@@ -9,12 +9,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwright.api.progress import study_unless_interrupted, watched
+from trainwright.api.progress import interruptible, study_unless_interrupted, watched
 from trainwright.config import Config, Overrides, load
 from trainwright.config.overrides import with_settings
 from trainwright.errors import ConfigError, InputError
 from trainwright.records.listing import local_runs_folder
 from trainwright.runs.catalog import Catalog
+from trainwright.runs.objects import name_model
 from trainwright.runs.workdir import code_beside, working_in
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from trainwright.studies.tuning.tuning_view import Tuning
 
 
+@interruptible
 def cross_validate(
     config: Config,
     overrides: Overrides = (),
@@ -34,6 +36,7 @@ def cross_validate(
     runs_dir: Path | str | None = None,
     resume: bool = False,
     reuse: bool = True,
+    model: Any = None,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
@@ -56,6 +59,8 @@ def cross_validate(
             are kept.
         reuse: Take completed runs of this experiment with the same inputs (see `train`) instead of training
             them again; callbacks do not see these.
+        model: A model object, or the name of a model, a class or a function, as `train` takes them. Each run
+            trains a copy of the object, with its weights; the object stays as it is.
         data: All rows as one pair (X, y) or one data frame, instead of `data`.
         callbacks: Observers of each run.
         watch: Called with a mapping (`fold`, `run_id`, `status`, test metrics) when a run has ended.
@@ -71,11 +76,14 @@ def cross_validate(
     """
     from trainwright.studies.cross_validation import cross_validate as run_study
 
+    config, overrides, model = _named(config, overrides, model)
     with _working_in(config, overrides, data):
         request = _study_request(runs_dir, resume, reuse, data, callbacks, watched(watch, quiet=quiet))
+        request = replace(request, model=model)
         return study_unless_interrupted(run_study(config, overrides, request, folds))
 
 
+@interruptible
 def benchmark(
     config: Config,
     overrides: Overrides = (),
@@ -91,6 +99,7 @@ def benchmark(
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
     quiet: bool = False,
+    model: Any = None,
 ) -> Benchmark:
     """Train several models on the same rows, and rank them: metric, significance, time, size and latency.
 
@@ -113,6 +122,7 @@ def benchmark(
         watch: Called with a mapping (`model`, `fold`, `run_id`, `status`, test metrics or `error`) when a run
             has ended.
         quiet: Print no line for each run that has ended; with `watch`, none is printed, either.
+        model: Always refused: a model object would be the only one that is compared.
 
     Returns:
         The study; `failed` names the models that could not be trained. A model that fails does not stop the
@@ -125,12 +135,18 @@ def benchmark(
     from trainwright.studies.benchmark import ModelSelection
     from trainwright.studies.benchmark import benchmark as run_study
 
+    if model is not None:
+        raise InputError(
+            "benchmark compares the models that `models` names, and takes no model object; train that alone: "
+            "trainwright.cross_validate(config, model=..., data=...)"
+        )
     selection = ModelSelection(models, params or {}, folds, metric)
     with _working_in(config, overrides, data):
         request = _study_request(runs_dir, resume, reuse, data, callbacks, watched(watch, quiet=quiet))
         return study_unless_interrupted(run_study(config, overrides, request, selection))
 
 
+@interruptible
 def tune(
     config: Config | Callable[[Any], Any],
     overrides: Overrides = (),
@@ -139,6 +155,7 @@ def tune(
     runs_dir: Path | str | None = None,
     start_from: Path | str | None = None,
     resume: bool = False,
+    model: Any = None,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
@@ -164,6 +181,9 @@ def tune(
         start_from: Another study, by id, path or `last`: the sampler begins with those of its trials that are
             in the space.
         resume: Continue the newest unfinished study of the same question; `tuning.trials` may be larger now.
+        model: A model object, or the name of a model, a class or a function, as `train` takes them. Each
+            trial trains a copy of the object, with its weights; that stays as it is. With one, the space
+            has no keys of `model`, and `tuning.parallel` must be 1.
         data: The data as objects, as `train` takes them; `tuning.parallel` must be 1.
         callbacks: Observers of each run; `tuning.parallel` must be 1.
         watch: Called with a mapping when a trial has ended: its `trial`, `run_id`, `status` and metric; and
@@ -187,8 +207,14 @@ def tune(
     given |= {} if space is None else {"tuning.space": space}
     if given:
         overrides = with_settings(overrides or {}, given)
+    if callable(config):
+        if model is not None:
+            raise InputError("a function makes its own models: leave model out")
+    else:
+        config, overrides, model = _named(config, overrides, model)
     with _working_in(config, overrides, data):
         request = _study_request(runs_dir, resume, False, data, callbacks, watched(watch, quiet=quiet))
+        request = replace(request, model=model)
         if callable(config):
             if start_from is not None:
                 raise InputError(
@@ -212,11 +238,13 @@ def suggest_tuning(config: Config, overrides: Overrides = ()) -> str:
         return suggest(config, overrides)
 
 
+@interruptible
 def resume_study(
     study: str,
     overrides: Overrides = (),
     *,
     runs_dir: Path | str | None = None,
+    model: Any = None,
     data: Any = None,
     allow_change: bool = False,
     callbacks: Sequence[Callback] = (),
@@ -233,6 +261,7 @@ def resume_study(
         overrides: `key.path=value` texts, or a mapping from dotted keys; allowed: `tuning.trials`,
             `tuning.max_minutes`, `tuning.target`, `tuning.parallel`.
         runs_dir: The folder of the runs.
+        model: The model object, if `tune` was given one.
         data: The data objects, if `tune` was given some.
         allow_change: Continue although data or code have changed; the study's log records it.
         callbacks: Observers of each run; `tuning.parallel` must be 1.
@@ -253,10 +282,11 @@ def resume_study(
     request = _study_request(
         chosen.path.parent.parent, False, False, data, callbacks, watched(watch, quiet=quiet)
     )
-    request = replace(request, allow_change=allow_change)
-    return study_unless_interrupted(resume(chosen, overrides, request, trust=trust))
+    request = replace(request, allow_change=allow_change, model=model)
+    return study_unless_interrupted(resume(chosen, overrides, request, trust=trust), "the same call")
 
 
+@interruptible
 def work_study(
     study: str,
     *,
@@ -286,19 +316,21 @@ def work_study(
         InputError: It is not a search, its config names code, or its folder has no locks that all machines
             see.
         TrainingError: The first three trials have all failed.
-        Stopped: A signal came.
+        Interrupted: Ctrl-C has ended the work of this process.
     """
     from trainwright.studies.tuning.resume import work_on
 
     chosen = _study(study, runs_dir)
     request = _study_request(chosen.path.parent.parent, False, False, None, (), watched(watch, quiet=quiet))
-    return study_unless_interrupted(work_on(chosen, request, trust=trust))
+    return study_unless_interrupted(work_on(chosen, request, trust=trust), "the same call")
 
 
+@interruptible
 def reproduce_study(
     study: str,
     *,
     runs_dir: Path | str | None = None,
+    model: Any = None,
     data: Any = None,
     callbacks: Sequence[Callback] = (),
     watch: TrialWatcher | None = None,
@@ -310,6 +342,7 @@ def reproduce_study(
     Args:
         study: A path, an id, or a unique prefix of an id.
         runs_dir: The folder of the runs.
+        model: The model object, if `tune` was given one.
         data: The data objects, if `tune` was given some.
         callbacks: Observers of each run; `tuning.parallel` must be 1.
         watch: As for `tune`.
@@ -322,14 +355,19 @@ def reproduce_study(
     Raises:
         RunNotFoundError: There is no such study.
         InputError: It is not a search, has not ended, or its config names code.
-        Stopped: A signal ended the repetition.
+        Interrupted: Ctrl-C has ended the repetition.
     """
     from trainwright.studies.tuning.reproduce import reproduce_study as reproduce
 
     chosen = _study(study, runs_dir)
     watch = watched(watch, quiet=quiet)
     request = _study_request(chosen.path.parent.parent, False, False, data, callbacks, watch)
-    return reproduce(chosen, request, trust=trust)
+    return reproduce(chosen, replace(request, model=model), trust=trust)
+
+
+def _named(config: Config, overrides: Overrides, model: Any) -> tuple[Config, Overrides, Any]:
+    """Return a config that names the model, the overrides, and the model if it is an object."""
+    return (config, overrides, None) if model is None else name_model(config, overrides, model)
 
 
 def _working_in(

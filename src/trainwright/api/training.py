@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainwright.api.forking import Training, attempted, is_longer, train_child
-from trainwright.api.progress import shown, unless_interrupted
+from trainwright.api.progress import interruptible, shown, unless_interrupted
 from trainwright.config import Config, Overrides, Resolved
 from trainwright.config import load as load_resolved
 from trainwright.config.overrides import with_settings
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trainwright")
 
 
+@interruptible
 def train(
     config: Config | None = None,
     overrides: Overrides = (),
@@ -99,8 +100,8 @@ def train(
         ChangedInputsError: With `resume`: data or code have changed.
         TrainingError: The training failed; `resume` continues from the last commit.
         CheckpointError: A checkpoint cannot be written, or the best model is damaged.
-        Interrupted: Ctrl-C has ended the run, after a commit; it is a `KeyboardInterrupt`.
-        Stopped: A signal came before the first step.
+        Interrupted: Ctrl-C has ended the run, after a commit or before its first step; it is a
+            `KeyboardInterrupt`, with the run, if there is one, in `run`.
     """
     from trainwright.engine.outside import check_verdict
 
@@ -227,6 +228,7 @@ def _resume_for(
         return attempted(Request(own, found, given, placement=placement, verdict=verdict, keep=True))
 
 
+@interruptible
 def resume(
     run: RunName,
     overrides: Overrides = (),
@@ -279,8 +281,8 @@ def resume(
         TrainingError: The training failed; another `resume` continues from the last commit.
         CheckpointError: A checkpoint cannot be written or restored, or the best model is damaged, or the
             result of a completed run is damaged or missing.
-        Interrupted: Ctrl-C has ended the run, after a commit; it is a `KeyboardInterrupt`.
-        Stopped: A signal came before the first step.
+        Interrupted: Ctrl-C has ended the run, after a commit or before its first step; it is a
+            `KeyboardInterrupt`, with the run, if there is one, in `run`.
     """
     from trainwright.engine.outside import check_verdict
 
@@ -360,6 +362,7 @@ def stop(run: RunName, *, runs_dir: Path | str | None = None, wait: bool = True)
     return Run(found)
 
 
+@interruptible
 def reproduce(
     run: RunName,
     *,
@@ -391,7 +394,7 @@ def reproduce(
         InputError: The run has not ended yet, or cannot be repeated here, or names code that is not imported.
         TrainingError: The training of the repetition failed, or was stopped.
         CheckpointError: A checkpoint cannot be written.
-        Stopped: A signal ended the repetition.
+        Interrupted: Ctrl-C has ended the repetition.
     """
     from trainwright.engine.signals import Stopped
     from trainwright.records.status import FINAL

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainwright.api.progress import interruptible
 from trainwright.api.training import log_notes, resume
 from trainwright.config import Config, Overrides
 from trainwright.config import load as load_resolved
@@ -51,6 +52,7 @@ def create(config: Config, overrides: Overrides = (), *, runs_dir: Path | str | 
     return Run(run)
 
 
+@interruptible
 def work(
     run: RunName,
     *,
@@ -86,8 +88,8 @@ def work(
         ChangedInputsError: Data or code have changed since the first attempt.
         TrainingError: The training failed; another attempt continues from the last commit.
         CheckpointError: A checkpoint cannot be written or restored, or the best model is damaged.
-        Interrupted: Ctrl-C has ended the run, after a commit; it is a `KeyboardInterrupt`.
-        Stopped: A signal came before the first step.
+        Interrupted: Ctrl-C has ended the run, after a commit or before its first step; it is a
+            `KeyboardInterrupt`, with the run, if there is one, in `run`.
     """
     chosen = find(run, runs_dir)
     if (status := chosen.status()) in DECIDED:

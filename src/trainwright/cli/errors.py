@@ -243,9 +243,7 @@ def _setting(key: str, section: str) -> str | None:
 
 
 def _stopped(error: Stopped) -> str:
-    again = (
-        f"resume with: trainwright resume {error.run_id}" if error.run_id else "give the same command again"
-    )
+    again = f"resume with: trainwright resume {error.run.id}" if error.run else "give the same command again"
     return f"{error.status} before the first step: nothing is lost; {again}"
 
 

@@ -19,10 +19,16 @@ Made = TypeVar("Made")
 
 
 def made_by(verb: Callable[Params, Made], *args: Params.args, **kwargs: Params.kwargs) -> Made:
-    """Return the run or the study of a verb, also where Ctrl-C has ended it: its status says so."""
+    """Return the run or the study of a verb, also where Ctrl-C has ended it: its status says so.
+
+    Raises:
+        Stopped, KeyboardInterrupt: Ctrl-C has ended it before there was anything to return.
+    """
     try:
         return verb(*args, **kwargs)
     except Interrupted as interrupted:
+        if interrupted.__cause__ is not None:
+            raise interrupted.__cause__ from None
         made: Made = interrupted.run
         return made
 

@@ -136,8 +136,13 @@ def resume_study(
 
 def reproduce_study(name: str, runs_dir: str | None, trust: bool, quiet: bool, as_json: bool) -> NoReturn:
     """Repeat the trials of a study, print the verdict, and exit; the code is 3 if they differ."""
-    result = trainwright.reproduce_study(
-        name, runs_dir=runs_dir, trust=trust, watch=watcher(quiet, as_json), quiet=quiet
+    result = made_by(
+        trainwright.reproduce_study,
+        name,
+        runs_dir=runs_dir,
+        trust=trust,
+        watch=watcher(quiet, as_json),
+        quiet=quiet,
     )
     show(result.to_json(), _verdict_lines(result), as_json)
     click.get_current_context().exit(0 if result.verdict == "identical" else UNPROVEN)

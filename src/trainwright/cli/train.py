@@ -181,8 +181,8 @@ def reproduce(
 
         reproduce_study(run, runs_dir, trust, quiet, as_json)
     with progress_callbacks(quiet, as_json) as callbacks:
-        reproduction = trainwright.reproduce(
-            run, runs_dir=runs_dir, callbacks=callbacks, trust=trust, quiet=quiet
+        reproduction = made_by(
+            trainwright.reproduce, run, runs_dir=runs_dir, callbacks=callbacks, trust=trust, quiet=quiet
         )
     show(reproduction.to_json(), verdict_lines(reproduction), as_json)
     ctx.exit(0 if reproduction.verdict == "identical" else UNPROVEN)

@@ -23,7 +23,7 @@ class Stopped(BaseException):
     def __init__(self, status: Ended) -> None:
         super().__init__(status)
         self.status = status
-        self.run_id: str | None = None  # the run that can be resumed, once there is one
+        self.run: Any = None  # the folder of the run that can be resumed, once there is one
 
 
 class Signals:

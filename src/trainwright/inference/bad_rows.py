@@ -113,11 +113,6 @@ class Failures:
         self.rows += count
         self.failed += len(errors)
 
-    @property
-    def all_failed(self) -> bool:
-        """True if there are rows, and no prediction."""
-        return 0 < self.rows == self.failed
-
     def warn(self, verb: str = "predicted") -> None:
         """Say how many there are."""
         if not self.failed:

@@ -95,8 +95,8 @@ def _write_jsonl(frames: Iterable[Any], path: Path) -> Written:
 def _write_text(frames: Iterable[Any], path: Path, text: Callable[[Any, bool], str]) -> Written:
     written = Written(0, ())
     with _packed(path) as stream:
-        for frame in frames:
-            stream.write(text(frame, not written.rows).encode())
+        for number, frame in enumerate(frames):
+            stream.write(text(frame, number == 0).encode())
             written = Written(written.rows + len(frame), list(frame.columns))
     return written
 
@@ -179,8 +179,8 @@ def _write_excel(frames: Iterable[Any], path: Path) -> Written:
     openpyxl: Any = require("openpyxl", "excel")
     written, book = Written(0, ()), openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet("predictions")
-    for frame in frames:
-        if not written.rows:
+    for number, frame in enumerate(frames):  # the first one may have no rows
+        if number == 0:
             sheet.append([str(name) for name in frame.columns])
         written = Written(written.rows + len(frame), list(frame.columns))
         if written.rows > _MOST_IN_EXCEL:

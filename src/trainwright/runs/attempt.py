@@ -115,7 +115,7 @@ class _Attempt:
             status = result.status
             return result
         except Stopped as stopped:
-            status, stopped.run_id = stopped.status, run.id
+            status, stopped.run = stopped.status, run
             raise
         except Exception as error:
             message = self._message_of(error)

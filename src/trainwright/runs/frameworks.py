@@ -47,6 +47,25 @@ def copied_model(model: Any) -> Any:
     return plugins.adapter("framework", plugins.framework_of_class(type(model))).copied(model)
 
 
+def own_copy(model: Any) -> Any:
+    """Return an object that is trained in the place of a model object; None of None.
+
+    It is the object itself only where training does not change that.
+
+    Raises:
+        InputError: The model cannot be copied.
+    """
+    copied = copied_model(model)
+    if model is not None and copied is model:
+        framework = plugins.adapter("framework", plugins.framework_of_class(type(model)))
+        if framework.copied is not Framework.copied:
+            raise InputError(
+                f"model: an object of {type(model).__name__} cannot be copied, but each run of a study has "
+                "its own; give the class, or a function that makes the model"
+            )
+    return copied
+
+
 def _framework_of_function(path: str, function: FunctionType) -> str:
     """Return the framework of a function that makes a model: that of the class which it is annotated with.
 

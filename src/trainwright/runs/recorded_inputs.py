@@ -122,10 +122,13 @@ def check_alike(request: Request, now: Manifest) -> None:
         log.warning("changed since runs of this study were trained: %s", one)
 
 
-def changed_since(before: Manifest, resolved: Resolved, data: DataBundle) -> list[Difference]:
+def changed_since(
+    before: Manifest, resolved: Resolved, objects: Objects, data: DataBundle
+) -> list[Difference]:
     """Return how the data and the code of a config differ from those of another run of the study."""
-    framework = plugins.adapter("framework", framework_name(resolved.config))
-    code = code_inputs(code_roots(resolved, Objects(), framework, {}), Path.cwd(), data=data.code)
+    framework = plugins.adapter("framework", framework_name(resolved.config, objects.model))
+    roots = code_roots(resolved, objects, framework, {})
+    code = code_inputs(roots, Path.cwd(), model=objects.model, data=data.code)
     own = {"computation": resolved.computation(), "data": data.once(data_inputs), "code": code}
     return before.shared_differences(before.model_copy(update=own))
 

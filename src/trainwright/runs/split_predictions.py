@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -53,20 +54,23 @@ class Predicted:
         return self.result.scores(task_for(self.info))
 
 
-def predicted(run: RunDir, split: SplitName = "test", bundle: DataBundle | None = None) -> Predicted:
+def predicted(
+    run: RunDir, split: SplitName = "test", bundle: DataBundle | None = None, model: Any = None
+) -> Predicted:
     """Predict a split of the run's own data with its (best) model.
 
     Args:
         run: The run.
         split: A split of its data.
         bundle: The data, where they were given as objects; else they are read as the config says.
+        model: The model object, if the run was given one.
 
     Raises:
         InputError: The run has no such split or no weights, or its data have changed; or the framework is not
             installed.
         CheckpointError: The weights are damaged.
     """
-    predictor = open_predictor(run, pinned=True)
+    predictor = open_predictor(run, model, pinned=True)
     bundle = bundle or predictor.load_data()
     result = predictor.evaluate(split, bundle=bundle)
     positions, rows = bundle.rows.get(split), bundle.splits[split]

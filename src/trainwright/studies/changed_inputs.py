@@ -15,7 +15,6 @@ from trainwright.records.run_dir import RunDir
 from trainwright.records.status import TESTED
 from trainwright.runs.data.identity import data_inputs
 from trainwright.runs.manifest import refused_differences
-from trainwright.runs.objects import Objects
 from trainwright.runs.reuse import harmful_differences, present_inputs
 from trainwright.studies.study import Study, StudyRequest, Trial
 
@@ -49,7 +48,7 @@ def changes_of(run: RunDir, resolved: Resolved, request: StudyRequest) -> list[D
     before = run.require_manifest()
     resolved = resolved.with_placement(before.placement)
     source = Path(filled_in(before.init_from)) if before.init_from else None
-    now = present_inputs(run, resolved, Objects(None, request.bundle(resolved)), source)
+    now = present_inputs(run, resolved, request.objects(resolved), source)
     differences = harmful_differences(before, now, resolved.config)
     refused = refused_differences(before, differences, ())
     for difference in differences:

@@ -115,7 +115,7 @@ def cross_validate(
     base.resolved.log_notes()
     base.warn_of_replaced_splits()
     trials = [Trial({"fold": fold}, base.with_fold(count, fold).resolved) for fold in range(count)]
-    question = base.question() | {"folds": count}
+    question = base.question() | request.question() | {"folds": count}
     study = open_study(request, base.resolved.config.experiment.name, KIND, question)
     drive(TrialRuns(study, trials, request, lambda _: _conclude(study, trials, request)))
     return CrossValidation(study.path)
@@ -128,7 +128,7 @@ def _conclude(study: Study, trials: Sequence[Trial], request: StudyRequest) -> J
     parts = []
     for trial, run in done:
         with of_own_config(run, trial.resolved):
-            parts.append(predicted(run, "test", data.load(trial, run)))
+            parts.append(predicted(run, "test", data.load(trial, run), request.model))
     warn_of_changes([run.require_manifest() for _, run in done])
     pooled = _pooled(parts)
     _write_rows(study.path / OUT_OF_FOLD, parts)

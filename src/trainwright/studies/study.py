@@ -21,6 +21,8 @@ from trainwright.records.study import StudyRecord, StudyRun, sealed_files, study
 from trainwright.records.trials import FILE as TRIALS
 from trainwright.redact import redacted
 from trainwright.runs.data.bundles import make_bundle
+from trainwright.runs.frameworks import own_copy
+from trainwright.runs.objects import Objects
 from trainwright.runs.wiring import load_data
 from trainwright.runs.workdir import creation_of
 from trainwright.safe_files import fsync_folder, make_folders
@@ -43,8 +45,9 @@ class StudyRequest:
 
     `runs_dir` is the folder of the runs. `resume` continues the newest unfinished study with the same
     question; `allow_change` accepts changed inputs then. `reuse` takes completed runs of the same inputs
-    instead of training new ones. `data` holds the data as Python objects. `watch` is called when a run has
-    ended, with its `run_id`, `status`, label (`fold`, `model`) and test metrics.
+    instead of training new ones. `data` and `model` are Python objects; each run trains a copy of the model.
+    `watch` is called when a run has ended, with its `run_id`, `status`, label (`fold`, `model`) and test
+    metrics.
     """
 
     runs_dir: Path
@@ -54,14 +57,32 @@ class StudyRequest:
     callbacks: Sequence[Callback] = ()
     watch: TrialWatcher = field(default=ignore_trials)
     allow_change: bool = False
+    model: Any = None
 
     def bundle(self, resolved: Resolved) -> DataBundle | None:
         """Return the data that were given as objects, split as the config says; None without such data."""
-        return make_bundle(resolved, self.data)
+        return make_bundle(resolved, self.data, self.model)
 
     def load(self, resolved: Resolved) -> DataBundle:
         """Load the data of a run: the objects that were given, or the source in the config."""
-        return self.bundle(resolved) or load_data(resolved.config)
+        return self.bundle(resolved) or load_data(resolved.config, self.model)
+
+    def objects(self, resolved: Resolved) -> Objects:
+        """Return what a run is given in Python: a model object of its own, the data, and the callbacks.
+
+        Raises:
+            InputError: The model cannot be copied.
+        """
+        return Objects(own_copy(self.model), self.bundle(resolved), self.callbacks)
+
+    def question(self) -> Json:
+        """Return what two studies must share, besides their configs; inputs are compared run by run."""
+        return {} if self.model is None else {"objects": ["model"]}
+
+    @property
+    def given(self) -> list[str]:
+        """The names of what was given as objects."""
+        return [name for name in ("model", "data") if getattr(self, name) is not None]
 
 
 @dataclass(frozen=True)
@@ -362,8 +383,11 @@ def open_study(
             options.
         completed: Resume a completed study, too: it may have more trials now.
     """
-    if request.data is not None:
-        log.warning("data given as objects: only their author can reproduce the runs of this study")
+    if request.given:
+        log.warning(
+            "%s given as objects: only their author can reproduce the runs of this study",
+            " and ".join(request.given),
+        )
     study = None
     if request.resume:
         study = find_unfinished(request.runs_dir, experiment, kind, question, completed=completed)

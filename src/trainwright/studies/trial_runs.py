@@ -13,7 +13,6 @@ from trainwright.records.manifest import Parent
 from trainwright.records.result import Result
 from trainwright.records.status import TESTED
 from trainwright.runs.attempt import run_attempt
-from trainwright.runs.objects import Objects
 from trainwright.runs.request import Request
 from trainwright.runs.reuse import CompletedRuns
 from trainwright.runs.run_config import usable_config
@@ -45,19 +44,19 @@ def train_trial(study: Study, trial: Trial, request: StudyRequest, completed: Co
         return run.require_result()
     resolved = trial.resolved
     if run is None:
-        bundle = request.bundle(resolved)
-        if request.reuse and (known := completed.find(resolved, Objects(None, bundle))) is not None:
+        objects = request.objects(resolved)
+        if request.reuse and (known := completed.find(resolved, objects)) is not None:
             study.reuse(trial, known)
             return known.require_result()
         run = study.new_run(trial)
     else:
         with of_own_config(run, trial.resolved):
             resolved = usable_config(run)
-        bundle = request.bundle(resolved)
+        objects = request.objects(resolved)
         log.info("resuming run %s", run.id)
     parent = Parent.model_validate({"run_id": study.id, "relation": study.record.kind, **trial.label})
     with of_own_config(run, trial.resolved):
-        return run_attempt(Request(resolved, run, Objects(None, bundle, request.callbacks), parent))
+        return run_attempt(Request(resolved, run, objects, parent))
 
 
 class TrialRuns(StudyPlan[Trial, TrialOutcome]):

@@ -114,10 +114,17 @@ class TrialInputs:
             return sorted(import_paths(trial.params))
         if trial.number not in self._keys:
             configs = [resolved.config for resolved in self._configs.of(trial.params)]
+            model = self._request.model
             self._keys[trial.number] = [
                 sorted(import_paths(trial.params)),
                 [
-                    (repr(one.data), form_for(one), one.model.type, one.model.init_from, one.experiment.seed)
+                    (
+                        repr(one.data),
+                        form_for(one, model),
+                        one.model.type,
+                        one.model.init_from,
+                        one.experiment.seed,
+                    )
                     for one in configs
                 ],
             ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainwright.config import Config, Overrides
@@ -78,6 +78,7 @@ class SearchConfig:
     space: Space
     sampler: Sampler
     trusted: bool = False  # by the user, though the study may be someone else's
+    objects: Json = field(default_factory=dict)  # the part of the question that is not in the config
 
     @property
     def text(self) -> str:
@@ -105,7 +106,7 @@ class SearchConfig:
     @property
     def question(self) -> Json:
         """The inputs that make two studies the same; they may differ in the number of trials."""
-        return self.base.question() | {"tuning": self.tuning.asked()}
+        return self.base.question() | self.objects | {"tuning": self.tuning.asked()}
 
 
 def read_search(config: Config, overrides: Overrides, request: StudyRequest) -> SearchConfig:
@@ -121,15 +122,39 @@ def read_search(config: Config, overrides: Overrides, request: StudyRequest) -> 
     base = _for_trials(base, goals, tuning, request)
     if isinstance(tuning.pruner, HalvingPruner):
         base = with_length(base, tuning.pruner, space)
-    if request.data is not None and tuning.parallel > 1:
-        raise InputError(
-            f"tuning.parallel: {tuning.parallel} given, but data given as objects stay in this process; "
-            "give data.path or data.type, or leave parallel at 1"
-        )
+    _check_objects(tuning, space, request)
     if tuning.tuner is None:  # which has machines of its own
         shares_of_gpus(tuning)
     base.resolved.log_notes()
-    return SearchConfig(given, base, tuning, goals, space, sampler)
+    return SearchConfig(given, base, tuning, goals, space, sampler, objects=request.question())
+
+
+def _check_objects(tuning: TuningConfig, space: Space, request: StudyRequest) -> None:
+    """Check that a search can be made of what was given as objects.
+
+    Raises:
+        InputError: Other processes would need them, or the space has options of the model.
+    """
+    given = " and ".join(request.given)
+    if given and tuning.parallel > 1:
+        instead = "data.path or data.type" if request.model is None else "a class, data.path or data.type"
+        raise InputError(
+            f"tuning.parallel: {tuning.parallel} given, but {given} given as objects stay in this process; "
+            f"give {instead}, or leave parallel at 1"
+        )
+    if request.model is None:
+        return
+    if tuning.tuner is not None:
+        raise InputError(
+            "tuning.tuner: its workers are other processes, which a model given as an object cannot reach; "
+            "give its class"
+        )
+    for parameter in space:
+        if parameter.key.startswith("model."):
+            raise InputError(
+                f"tuning.space: {parameter.key} has no effect on a model that is given as an object; give "
+                "its class, or a function that makes it, or search other keys"
+            )
 
 
 def _length(tuning: TuningConfig, sampler: Sampler) -> int:

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from typing import Any
 
 from trainwright.config.tuning import TuningConfig
-from trainwright.datasets.base import DataBundle
 from trainwright.digest import sha256_bytes
 from trainwright.engine.signals import Signals
 from trainwright.errors import InputError, TrainingError, TrainwrightError
@@ -18,6 +17,7 @@ from trainwright.records.journal import evaluations, number, read
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import Ending, LoggedTrial, TrialLog
 from trainwright.records.tuning_result import BestTrial, TuningResult
+from trainwright.runs.objects import Objects
 from trainwright.runs.predictor import open_predictor
 from trainwright.runs.weights import stored_model
 from trainwright.studies.cost import latency
@@ -251,41 +251,39 @@ def _brief(seconds: float) -> str:
     return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
 
 
-def measured(
-    run: RunDir, names: Sequence[str], step: int, bundle: DataBundle | None = None
-) -> dict[str, float]:
+def measured(run: RunDir, names: Sequence[str], step: int, objects: Objects) -> dict[str, float]:
     """Return metrics at a step of a run, and measures of its best model, by name.
 
     Args:
         run: The run; its best model is that of the step.
         names: `val_METRIC`, or names of `goals.MEASURES`.
         step: The step of the evaluation.
-        bundle: The data, where they were given as objects.
+        objects: What was given in Python.
 
     Raises:
         TrainwrightError: A value cannot be measured for this model.
     """
     rows = [values for at, values in evaluations(read(run.journal)) if at == step]  # of each split
     at = {name: value for values in rows for name, value in values.items()}
-    return {name: _measure(run, name, at, bundle) for name in names}
+    return {name: _measure(run, name, at, objects) for name in names}
 
 
-def _measure(run: RunDir, name: str, at: Mapping[str, Any], bundle: DataBundle | None) -> float:
+def _measure(run: RunDir, name: str, at: Mapping[str, Any], objects: Objects) -> float:
     if name in _MEASURES:
-        return _MEASURES[name](run, bundle)
+        return _MEASURES[name](run, objects)
     if name not in at:
         raise InputError(f"{name} is not among the metrics of run {run.id}: {', '.join(sorted(at))}")
     return number(at[name])
 
 
-def _latency_ms(run: RunDir, bundle: DataBundle | None) -> float:
-    predictor = open_predictor(run, pinned=True)
-    split = (bundle or predictor.load_data()).splits["val"]
+def _latency_ms(run: RunDir, objects: Objects) -> float:
+    predictor = open_predictor(run, objects.model, pinned=True)
+    split = (objects.data or predictor.load_data()).splits["val"]
     return latency(predictor.model, split).one_ms
 
 
-def _parameters(run: RunDir, bundle: DataBundle | None) -> float:  # noqa: ARG001 - as the others
-    predictor = open_predictor(run, pinned=True)
+def _parameters(run: RunDir, objects: Objects) -> float:
+    predictor = open_predictor(run, objects.model, pinned=True)
     count = predictor.model.parameter_count
     if count is None:
         kind = type(predictor.native).__name__
@@ -293,15 +291,15 @@ def _parameters(run: RunDir, bundle: DataBundle | None) -> float:  # noqa: ARG00
     return float(count)
 
 
-def _model_bytes(run: RunDir, bundle: DataBundle | None) -> float:  # noqa: ARG001
+def _model_bytes(run: RunDir, objects: Objects) -> float:  # noqa: ARG001 - as the others
     return float(stored_model(run).bytes)
 
 
-def _train_seconds(run: RunDir, bundle: DataBundle | None) -> float:  # noqa: ARG001
+def _train_seconds(run: RunDir, objects: Objects) -> float:  # noqa: ARG001
     return run.require_result().train_seconds
 
 
-_MEASURES: Mapping[str, Callable[[RunDir, DataBundle | None], float]] = {
+_MEASURES: Mapping[str, Callable[[RunDir, Objects], float]] = {
     "latency_ms": _latency_ms,
     "model_bytes": _model_bytes,
     "parameters": _parameters,

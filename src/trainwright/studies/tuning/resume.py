@@ -98,6 +98,11 @@ def kept_config(study: Study, overrides: Overrides, request: StudyRequest, *, tr
     trusted = trust or study.is_own(CONFIG)
     if not trusted:
         _refuse_outside(study)
+    if request.model is None and "objects" in study.record.question:
+        raise InputError(
+            f"study {study.id} was given a model in Python; give it again: "
+            f"trainwright.resume_study({study.id!r}, model=...); the command line cannot"
+        )
     asked = read_search(study.path / CONFIG, _with_storage(study, overrides), request)
     asked = replace(asked, trusted=trust)
     question = {key: value for key, value in study.record.question.items() if key != FROM}

@@ -6,16 +6,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from pydantic import TypeAdapter
 
-from trainwright.callbacks.base import Callback
 from trainwright.config import Resolved
 from trainwright.config.tuning import HalvingPruner, NoPruner, Pruner
-from trainwright.datasets.base import DataBundle
 from trainwright.digest import sha256_bytes
 from trainwright.engine.outside import VerdictFunction
 from trainwright.engine.rules import TrainingShare
@@ -121,22 +119,21 @@ class Stint:
 Judge = Callable[[Stint, RunDir], VerdictFunction | None]
 
 
-def no_bundle(_: Resolved) -> None:
-    """Return None: the config names the data."""
+def no_objects(_: Resolved) -> Objects:
+    """Return no objects: the config names all."""
+    return Objects()
 
 
 def train(
     stint: Stint,
-    bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
-    callbacks: Sequence[Callback] = (),
+    given: Callable[[Resolved], Objects] = no_objects,
     judge: Judge | None = None,
 ) -> str:
     """Train the runs of a stint, or continue them, each as a fresh process would.
 
     Args:
         stint: The stint.
-        bundle: Returns the data that were given as objects, if any, as a config prepares them.
-        callbacks: Observers of the runs.
+        given: Returns what a run is given in Python.
         judge: Returns the function that judges a run, instead of the stint's pruner.
 
     Returns:
@@ -149,7 +146,7 @@ def train(
     statuses: list[str] = []
     for path in stint.runs:
         verdict = (judge or _pruner_verdict)(stint, RunDir(path))
-        statuses.append(_train_run(stint, RunDir(path), Objects(None, None, callbacks), bundle, verdict))
+        statuses.append(_train_run(stint, RunDir(path), given, verdict))
         if statuses[-1] in STATUS_OF.values():
             break
     return "paused" if "paused" in statuses[:-1] and statuses[-1] == "completed" else statuses[-1]
@@ -165,8 +162,7 @@ class StintOutcome(NamedTuple):
 
 def do(
     stint: Stint,
-    bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
-    callbacks: Sequence[Callback] = (),
+    given: Callable[[Resolved], Objects] = no_objects,
     judge: Judge | None = None,
 ) -> StintOutcome:
     """Do a stint in this process; see `train`.
@@ -176,9 +172,9 @@ def do(
         Stopped: A signal came.
     """
     try:
-        status = train(stint, bundle, callbacks, judge)
+        status = train(stint, given, judge)
     except (TrainwrightError, OSError) as error:
-        return failed_outcome(stint, error, bundle)
+        return failed_outcome(stint, error, given)
     if status in STATUS_OF.values():
         raise Stopped(cast("Ended", status))
     return StintOutcome(stint, status)
@@ -187,8 +183,7 @@ def do(
 def _train_run(
     stint: Stint,
     run: RunDir,
-    objects: Objects,
-    bundle: Callable[[Resolved], DataBundle | None],
+    given: Callable[[Resolved], Objects],
     verdict: VerdictFunction | None,
 ) -> str:
     _wait_for_owner(run)
@@ -198,12 +193,11 @@ def _train_run(
         return status
     with as_fresh_process():
         resolved = stint.configs.get(run.id) or usable_config(run, trust=stint.trusted)
-        objects = replace(objects, data=bundle(resolved))
         parent = Parent(run_id=stint.study_id, relation="tune", untested=not stint.tested)
         request = Request(
             resolved,
             run,
-            objects,
+            given(resolved),
             parent,
             allow_change=stint.allow_change,
             verdict=verdict,
@@ -300,7 +294,7 @@ def failed(error: str) -> Ending:
 def is_of_trial(
     stint: Stint,
     error: TrainwrightError | OSError,
-    bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
+    given: Callable[[Resolved], Objects] = no_objects,
 ) -> bool:
     """Return whether an error is a result of a trial, which would fail in the same way again.
 
@@ -311,14 +305,14 @@ def is_of_trial(
     if is_from_outside(error):
         return False
     return not isinstance(error, InputError) or all(
-        _has_inputs(stint, RunDir(run), bundle) for run in stint.runs
+        _has_inputs(stint, RunDir(run), given) for run in stint.runs
     )
 
 
 def failed_outcome(
     stint: Stint,
     error: TrainwrightError | OSError,
-    bundle: Callable[[Resolved], DataBundle | None] = no_bundle,
+    given: Callable[[Resolved], Objects] = no_objects,
 ) -> StintOutcome:
     """Return the outcome of a stint that has failed.
 
@@ -326,7 +320,7 @@ def failed_outcome(
         InputError, TrainingError: The trial cannot be trained for now, which is no result of it.
     """
     message = hidden(stint.runs[0], error)
-    if is_of_trial(stint, error, bundle):
+    if is_of_trial(stint, error, given):
         return StintOutcome(stint, "failed", message)
     raise unfinished(stint, message, is_input=isinstance(error, InputError)) from error
 
@@ -341,14 +335,15 @@ def failure(stint: Stint, error: TrainwrightError | OSError) -> dict[str, Any]:
     }
 
 
-def _has_inputs(stint: Stint, run: RunDir, bundle: Callable[[Resolved], DataBundle | None]) -> bool:
+def _has_inputs(stint: Stint, run: RunDir, given: Callable[[Resolved], Objects]) -> bool:
     """Return whether data and code of a run are there, and those of the run that it must be like."""
     try:
         resolved, like = usable_config(run, trust=stint.trusted), stint.alike_of(run)
         with as_fresh_process(), of_own_config(run, resolved, trust=stint.trusted):
-            data = bundle(resolved) or load_data(resolved.config)
+            objects = given(resolved)
+            data = objects.data or load_data(resolved.config, objects.model)
             before = like.manifest() if like is not None else None
-            return before is None or stint.allow_change or not changed_since(before, resolved, data)
+            return before is None or stint.allow_change or not changed_since(before, resolved, objects, data)
     except (TrainwrightError, OSError):
         return False
 

@@ -271,11 +271,13 @@ class Threads:
         most: The threads of one process.
         by_step: Whether a trial with small steps has one.
         data: What is known of the data.
+        model: The model object, if one was given.
     """
 
     most: int
     by_step: bool
     data: TrialData
+    model: Any = None
 
     def of(self, resolved: Resolved) -> int:
         """Return the threads of a trial.
@@ -288,8 +290,8 @@ class Threads:
             return self.most
         (info, rows), config = known, resolved.config
         try:
-            framework = framework_for(config, info)
-            work = framework.step_work(config, info, framework.plan(config, rows))
+            framework, model = framework_for(config, info, self.model), self.model
+            work = framework.step_work(config, info, framework.plan(config, rows, model), model)
         except TrainwrightError:
             return self.most  # the trial fails, and says why
         return 1 if work is not None and work < SMALL_STEP else self.most

@@ -153,7 +153,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
         self._plan, self._base = plan, asked.base
         self._before, self._trusted, self._lifts_limit = before, asked.trusted, lifts_limit
         data = TrialData(asked.base.resolved, plan.space, request.load, asked.check_data)
-        threads = Threads(plan.threads, plan.threads_by_step, data)
+        threads = Threads(plan.threads, plan.threads_by_step, data, request.model)
         self._configs = TrialConfigs(asked.base, plan.tuning, threads)
         self._inputs: TrialInputs
         self._changed: Sequence[str] = ()
@@ -161,7 +161,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
         self._proposals: Proposals
         self._signals: Signals
         self._executor: Executor[Stint, StintOutcome] | None = None
-        alone = request.data is not None or request.callbacks  # no other process has these
+        alone = request.given or request.callbacks  # no other process has these
         self._joined = None if alone else JoinedWorkers(study.path)
         self._begun: list[LoggedTrial] = []  # by an earlier process, and not ended
         self._made: dict[str, Resolved] = {}  # the configs of the runs of the trial that has just begun
@@ -255,7 +255,7 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
 
     def run(self, stint: Stint) -> StintOutcome:
         """Do a stint in this process; see `StudyPlan.run`."""
-        return do(stint, self._request.bundle, self._request.callbacks)
+        return do(stint, self._request.objects)
 
     def tell(self, outcome: StintOutcome) -> None:
         """Log how a stint has ended; see `StudyPlan.tell`."""
@@ -286,10 +286,10 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
         (resolved,) = self._configs.of(self._log.trials[stint.trial].params)
         try:
             with of_own_config(RunDir(path), resolved):
-                bundle = self._request.bundle(resolved)
-                return ending._replace(values=measured(RunDir(path), names, ending.step, bundle))
+                objects = self._request.objects(resolved)
+                return ending._replace(values=measured(RunDir(path), names, ending.step, objects))
         except TrainwrightError as error:
-            return failed(failed_outcome(stint, error, self._request.bundle).error or "")
+            return failed(failed_outcome(stint, error, self._request.objects).error or "")
 
     def _next(self) -> LoggedTrial | None:
         """Return the next trial to train: one that was begun before, or another if it can be decided."""
@@ -439,7 +439,8 @@ class _TuningPlan(LoggedPlan[Stint, StintOutcome]):
                 if "test" not in run.require_manifest().data.splits:
                     return {}
                 with of_own_config(run, resolved, trust=self._trusted):
-                    metrics = predicted(run, "test", self._request.bundle(resolved)).result.metrics
+                    data, model = self._request.bundle(resolved), self._request.model
+                    metrics = predicted(run, "test", data, model).result.metrics
                 found.append({name: value for name, value in metrics.items() if name.startswith("test_")})
         except TrainwrightError as error:
             log.warning("the best model cannot be evaluated on the test split: %s", error)
