@@ -58,6 +58,40 @@ def test_a_perfect_share_has_an_interval():
     assert high == pytest.approx(1.0)
 
 
+def _answered(true: int, hits: int, alarms: int, rows: int = 226) -> EvaluationResult:
+    """An evaluation with `hits` of `true` rows of the positive class found, and some false alarms."""
+    targets = (np.arange(rows) < true).astype(np.int64)
+    positive = 0.2 + 0.01 * targets
+    positive[:hits] = positive[rows - alarms :] = 0.9
+    outputs = np.stack([1 - positive, positive], axis=1).astype(np.float32)
+    names = ["recall", "precision", "specificity", "f1", "recall_macro", "precision_binary"]
+    return evaluate_predictions([Predictions(np.arange(rows), outputs, targets, 1.0)], names, CLASSES, "test")
+
+
+@pytest.mark.parametrize(("hits", "alarms"), [(0, 3), (5, 2), (23, 0)])
+def test_recall_and_precision_are_shares_of_the_rows_of_a_class_and_of_those_answered_so(hits, alarms):
+    told = tables(_answered(23, hits, alarms), CLASSES)["intervals"]
+    counts = {"recall": (hits, 23), "precision": (hits, hits + alarms), "specificity": (203 - alarms, 203)}
+    counts["precision_binary"] = counts["precision"]
+    for name, (right, rows) in counts.items():
+        one = told[f"test_{name}"]
+        low, high = np.clip(wilson(right / rows, rows), 0, 1)
+        assert (one["low"], one["high"], one["method"]) == (
+            pytest.approx(low),
+            pytest.approx(high),
+            "Wilson",
+        )
+        assert one["low"] < one["high"]
+    assert told.get("test_recall_macro", {"method": "bootstrap"})["method"] == "bootstrap"
+
+
+def test_no_interval_has_no_width():
+    """The F1 of a class that is never found is 0 on all resamples; the precision of no answer is no share."""
+    told = tables(_answered(23, 0, 0), CLASSES)["intervals"]
+    assert told.keys() == {"test_recall", "test_specificity"}
+    assert 0.1 < told["test_recall"]["high"] < 0.2
+
+
 def test_training_rows_and_single_rows_have_none():
     assert tables(classified(50, split="train"), CLASSES)["intervals"] == {}
     assert tables(classified(1), CLASSES)["intervals"] == {}

@@ -11,7 +11,7 @@ from constructed import bundle, classes, run_of, values
 
 from trainwright.records.manifest import RepeatedRows
 from trainwright.reports.diagnosis import Finding, diagnose
-from trainwright.reports.diagnosis.answers import ALL_FOLDS
+from trainwright.reports.diagnosis.answers import ALL_FOLDS, threshold
 from trainwright.reports.diagnosis.data import shift
 from trainwright.reports.next_steps import _changes, section
 from trainwright.reports.rundir import read_run
@@ -99,6 +99,47 @@ def test_a_model_that_knows_its_rows_by_heart(tmp_path):
     assert (finding.kind, finding.title) == ("overfitting", "It knows the training rows by heart")
 
 
+def _weighted(tmp_path, *, knows: bool) -> Path:
+    """A run with a rare class that is answered far too often; it `knows` the training rows, or none."""
+    rng = np.random.default_rng(3)
+    features, targets = rng.normal(size=(1000, 4)), (rng.random(1000) < 0.08).astype(np.int64)
+    margin = rng.normal(size=1000) - 0.5 + 0.5 * targets
+    margin[: ROWS[0]] = 0.9 * rng.normal(size=ROWS[0]) - 1.5 + (4 if knows else 0) * targets[: ROWS[0]]
+    data = bundle(classes(2, 4), features, targets, ROWS)
+    return run_of(tmp_path, data, cut(probabilities(margin)), training={"class_weights": "balanced"})
+
+
+def test_a_rare_class_that_is_known_by_heart(tmp_path):
+    """Shares of right answers show nothing of it: they are below those of the constant answer."""
+    run = _weighted(tmp_path, knows=True)
+    (finding,) = found(run)
+    assert (finding.kind, finding.title) == ("overfitting", "It knows the training rows by heart")
+    assert "the area under the ROC curve of “class 1” is 1.00 on training rows, and 0.58" in finding.seen
+    assert finding.otherwise.startswith("no setting is known to help here; more rows")
+
+
+def test_nothing_is_known_by_heart_that_no_number_shows(tmp_path):
+    """The skill is below that of a constant answer on training rows, and further below on others."""
+    assert "overfitting" not in kinds(_weighted(tmp_path, knows=False))
+
+
+def test_a_threshold_at_which_the_classes_weigh_the_same_finds_more_of_the_rare_one(tmp_path):
+    rng = np.random.default_rng(3)
+    features, targets = rng.normal(size=(1000, 4)), (rng.random(1000) < 0.08).astype(np.int64)
+    positive = 1 / (1 + np.exp(4 - 1.2 * targets - 0.5 * rng.normal(size=1000)))
+    outputs = np.stack([1 - positive, positive], axis=1)
+    run = read_run(run_of(tmp_path, bundle(classes(2, 4), features, targets, ROWS), cut(outputs)))
+    chosen = threshold(run)
+    assert chosen is not None
+    judged, is_rare = positive[-ROWS[2] :], targets[-ROWS[2] :] == 1
+    assert (judged[is_rare] >= chosen).mean() > 0.6
+    assert (judged[~is_rare] >= chosen).mean() < 0.4
+    steps = section(run)
+    assert steps is not None
+    assert steps[0][1].endswith(f"rows.csv -o predictions.csv --threshold {chosen:.3g}")
+    assert steps[1][1].endswith("training.class_weights=balanced")
+
+
 def test_only_one_class_is_answered(tmp_path):
     rng = np.random.default_rng(3)
     features, targets = rng.normal(size=(1000, 4)), (rng.random(1000) < 0.04).astype(np.int64)
@@ -109,7 +150,9 @@ def test_only_one_class_is_answered(tmp_path):
     (finding,) = found(
         run_of(tmp_path, bundle(classes(2, 4), features, targets, ROWS), cut(outputs), (falls, falls))
     )
-    assert (finding.kind, finding.mend) == ("one class", "training.class_weights: balanced")
+    first, second = finding.mend.splitlines()  # the threshold costs no training
+    assert (finding.kind, second) == ("one class", "training.class_weights: balanced")
+    assert first.startswith("trainwright predict RUN FILE --threshold 0.1")
     assert "it answers “class 0” for all 200 test rows" in finding.seen
 
 
@@ -141,6 +184,19 @@ def test_a_column_gives_the_target_away(tmp_path):
     excluded = {"data": {"exclude": ["number"]}}
     (finding,) = found(run_of(tmp_path, data, cut(outputs), HEALTHY, **excluded))
     assert (finding.kind, finding.mend) == ("leakage", "data.exclude: [number, column_2]")
+
+
+@pytest.mark.parametrize("model", ["mine:network", "mine:pipe"])
+def test_no_column_is_left_out_of_a_network_of_ones_own(tmp_path, model):
+    """It may expect the number of columns that there are; an estimator is fitted to what there is."""
+    features, targets, _ = drawn()
+    features[:, 2] = targets + 0.05 * features[:, 2]
+    data = bundle(classes(2, 4), features, targets, ROWS)
+    own = {"type": model, "framework": "torch" if model == "mine:network" else "sklearn"}
+    (finding,) = found(run_of(tmp_path, data, cut(probabilities(8 * (features[:, 2] - 0.5))), model=own))
+    assert finding.kind == "leakage"
+    assert finding.mend == ("" if model == "mine:network" else "data.exclude: [column_2]")
+    assert ("leaving it out of the data" in finding.otherwise) == (model == "mine:network")
 
 
 def test_rows_are_in_two_splits(tmp_path):

@@ -70,6 +70,22 @@ def test_a_verdict_compares_with_the_baselines(tmp_path):
     assert line.level == "fair"
 
 
+def test_a_verdict_says_where_answers_hide_that_rows_are_ranked(tmp_path):
+    """A rare class that is never answered at one half; of random answers nothing is said."""
+    rng = np.random.default_rng(3)
+    features, targets = rng.normal(size=(1000, 4)), (rng.random(1000) < 0.08).astype(np.int64)
+    data = bundle(classes(2, 4), features, targets, ROWS)
+    noise = 0.5 * rng.normal(size=1000) - 4
+    ranked = judged(tmp_path / "ranked", data, cut(probabilities(noise + 0.6 * targets)))
+    assert ranked.title.startswith("No better than always answering “class 0”")
+    assert (ranked.level, ranked.title.endswith(", but it ranks rows better than chance")) == ("fair", True)
+    assert "it answers “class 1” for 0 of 200 rows, of which" in ranked.sentences[0]
+    assert "--threshold" in ranked.sentences[0]
+    random = judged(tmp_path / "random", data, cut(probabilities(noise)))
+    assert "ranks" not in random.title
+    assert not any("ROC" in one for one in random.sentences)
+
+
 def test_one_huge_error_does_not_hide_that_values_are_predicted_well(tmp_path):
     features, _, _ = drawn()
     guess = 3 * features[:, 0]

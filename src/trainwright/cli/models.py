@@ -324,6 +324,7 @@ def report(
     for one in [] if as_json else findings:
         lines = [one.title, f"  seen: {one.seen}"]
         lines += [f"  try:  {line}" for line in one.mend.splitlines()]
+        lines += [f"  note: {one.otherwise}"] if one.otherwise else []
         lines += [f"  expect: {one.expected.words}"] if one.expected else []
         to_stderr("\n".join(lines))
 

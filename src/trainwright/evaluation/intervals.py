@@ -27,7 +27,10 @@ def intervals(result: EvaluationResult, info: DataInfo, names: list[str]) -> Jso
     """Return the interval of each metric for which there is one: {`low`, `high`, `method`}.
 
     Shares of rows have Wilson's interval (1927), other means over rows the normal one, and all other metrics
-    that of the bootstrap (200 resamples of the rows, at most 5000 of them, by counter-based keys).
+    that of the bootstrap (200 resamples of the rows, at most 5000 of them, by counter-based keys). Recall,
+    precision and specificity of a class are shares of some of the rows: given how many these are, Wilson's
+    interval holds the share also where none or all are right (Brown, Cai and DasGupta, "Interval Estimation
+    for a Binomial Proportion", 2001). The bootstrap has an interval of no width there, which is left out.
     """
     task = task_for(info)
     if len(result.ids) < _FEWEST or not np.isfinite(result.outputs).all():
@@ -45,6 +48,9 @@ def intervals(result: EvaluationResult, info: DataInfo, names: list[str]) -> Jso
 
 def _interval(metric: Metric, scores: Scores) -> tuple[float, float, str] | None:
     values = metric.by_row(scores) if metric.by_row and scores.weights is None else None
+    rows = metric.share(scores) if metric.share and scores.weights is None else None
+    if rows is not None:
+        return (*wilson(metric.function(scores), rows), "Wilson") if rows else None
     if values is None:
         return _bootstrap(metric, scores)
     if ((values == 0) | (values == 1)).all():
@@ -71,7 +77,7 @@ def _bootstrap(metric: Metric, scores: Scores) -> tuple[float, float, str] | Non
         if part.weights is None or part.weights.sum() > 0:
             values.append(metric.function(part))
     low, high = quantile_interval(_scaled(np.array(values), value, np.sqrt(drawn / rows)))
-    return low, high, "bootstrap"
+    return None if low == high else (low, high, "bootstrap")
 
 
 def _scaled(values: Floats, value: float, factor: float) -> Floats:

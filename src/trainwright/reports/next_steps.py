@@ -9,7 +9,7 @@ from typing import Any
 
 from trainwright.config.emit import inline
 from trainwright.reports.diagnosis import diagnose
-from trainwright.reports.diagnosis.answers import ALL_FOLDS
+from trainwright.reports.diagnosis.answers import ALL_FOLDS, threshold
 from trainwright.reports.diagnosis.base import Changes
 from trainwright.reports.diagnosis.changes import training_keys
 from trainwright.reports.explanations import FILE as EXPLANATION
@@ -25,6 +25,9 @@ def section(run: RunFiles) -> list[tuple[str, str]] | None:
     name, options = shlex.quote(run.run_id), runs_option(run)
     config = config_path(run)
     steps = []
+    if manifest.data.features and (chosen := threshold(run)) is not None:
+        command = f"trainwright predict {name} rows.csv -o predictions.csv --threshold {chosen:.3g}{options}"
+        steps.append(("answer from the threshold at which both classes weigh the same", command))
     if not manifest.objects:
         findings = diagnose(run)
         if changes := _changes([finding.changes for finding in findings]):

@@ -23,7 +23,44 @@ SPLITS = {"test": "test", "val": "validation", "train": "training"}
 _CLEAR = 2.0  # standard errors of a mean, from which a difference is more than chance
 _FEW = 50  # rows of an evaluation that says little
 _MOST_METRICS = 5
+CHANCE = 0.5  # area under the ROC curve
 _SIMPLE = ("linear", "table")  # the names of baselines that look at the rows
+
+
+class Ranking(NamedTuple):
+    """The area under the ROC curve of two classes, and how far chance alone may move it from one half.
+
+    `error` is the standard deviation of the area of answers without any skill (Mann and Whitney, 1947).
+    """
+
+    area: float
+    error: float
+    interval: tuple[float, float] | None = None
+
+    @property
+    def is_skilled(self) -> bool:
+        """Return whether rows are ranked better than by chance: the whole interval is above one half."""
+        low = self.interval[0] if self.interval else self.area - _CLEAR * self.error
+        return low > CHANCE
+
+
+def ranking(tables: Json) -> Ranking | None:
+    """Return how an evaluation ranks the rows of two classes; None where that is not known.
+
+    The area is that of the metric where it was computed, else of the points of the ROC curve that were kept.
+    """
+    told = part(tables, "thresholds")
+    if not told:
+        return None
+    positive, negative = float(told["positive"]), float(told["negative"])
+    name = f"{tables.get('split')}_roc_auc"
+    area = numbers(part(tables, "metrics")).get(name, np.nan)
+    if not np.isfinite(area):
+        hits = np.array([*told["tp"], positive]) / positive
+        alarms = np.array([*told["fp"], negative]) / negative
+        area = float(np.sum(np.diff(alarms) * (hits[1:] + hits[:-1]) / 2))
+    error = float(np.sqrt((positive + negative + 1) / (12 * positive * negative)))
+    return Ranking(area, error, interval_of(tables, name))
 
 
 class BaselineVerdict(NamedTuple):
@@ -73,12 +110,32 @@ def judge(tables: Json) -> BaselineVerdict:
     level, title = _title(answers, certainty, words, simple)
     about = task_of(str(tables["task"])).judged_in_words
     sentences = [about[certainty]] if answers != certainty and certainty in about else []
+    if answers != "better" and (ranks := _ranks_in_words(tables)):
+        level, title = "fair", f"{title}, but it ranks rows better than chance"
+        sentences = [ranks, *(one for one in sentences if certainty == "worse")]
     if simple is not None and answers == "better" and gains(simple)[0] == "alike":
         another = "a linear model" if simple["name"] == "linear" else str(simple["words"])
         sentences.append(f"Use the simpler one: {another} answers these rows as well, within their noise.")
     if rows < _FEW:
         sentences.append(f"It was judged on {rows} rows only, so this may be chance.")
     return BaselineVerdict(level, title, sentences)
+
+
+def _ranks_in_words(tables: Json) -> str:
+    """Return how rows of two classes are ranked, where that is better than chance, and what comes of it."""
+    confusion, ranks = part(tables, "confusion"), ranking(tables)
+    if not confusion or ranks is None or not ranks.is_skilled:
+        return ""
+    counts = np.array(confusion["matrix"], np.float64)
+    rare = int(counts.sum(axis=1).argmin())
+    label = confusion["labels"][rare]
+    sums = (counts[:, rare].sum(), counts.sum(), counts[rare].sum())
+    answered, rows, true = (number(int(one)) for one in sums)
+    return (
+        f"The area under its ROC curve is {number(ranks.area)}, where chance has 0.5. At the threshold of "
+        f"0.5, it answers “{label}” for {answered} of {rows} rows, of which {true} are: choose another "
+        "threshold (--threshold; the table is below)."
+    )
 
 
 def gains(baseline: Json) -> tuple[Gain, Gain]:

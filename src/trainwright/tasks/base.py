@@ -53,6 +53,8 @@ class Metric:
             float64 values whose mean it is.
         paired: Returns (rows,) float64 values whose mean decides which of two models is better by this
             metric, if the targets are the same; None where there are no such values. Default: `by_row`.
+        share: Where the metric is a share of certain rows, as recall is of those of a class, returns how many
+            they are: the denominator. None where it is no such share (a mean over classes).
         bounds: The lowest and the highest value that it can have. Intervals end there, and the better of the
             two is perfection.
     """
@@ -63,6 +65,7 @@ class Metric:
     by_row: Callable[[Scores], Floats] | None = None
     paired: Callable[[Scores], Floats | None] | None = None
     parts: Callable[[Scores], Floats] | None = None
+    share: Callable[[Scores], int | None] | None = None
     bounds: Bounds = UNBOUNDED
 
     @property

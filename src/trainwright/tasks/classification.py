@@ -65,26 +65,29 @@ def _metrics() -> dict[str, Metric]:
         "kappa": Metric("max", "Cohen's kappa: agreement beyond chance", classes.kappa, bounds=CORRELATION),
     }
     text = "Jaccard index of the positive class; macro average of 3 or more"
-    metrics["jaccard"] = Metric("max", text, classes.averaged("jaccard", "auto"), bounds=SHARE)
+    metrics["jaccard"] = _of_classes(text, "jaccard", "auto")
     text = "recall of the negative class; of 3 or more the mean true negative rate"
-    metrics["specificity"] = Metric("max", text, classes.averaged("specificity", "auto"), bounds=SHARE)
+    metrics["specificity"] = _of_classes(text, "specificity", "auto")
     for k in (3, 5):
         text = f"share of rows whose class is among the {k} most probable"
         metrics[f"top_{k}_accuracy"] = Metric("max", text, classes.top_k_accuracy(k), bounds=SHARE)
     of_a_class: tuple[Literal["f1", "precision", "recall"], ...] = ("f1", "precision", "recall")
     for field in of_a_class:
         text = f"{field} of the positive class (evaluation.positive); macro average of 3 or more"
-        metrics[field] = Metric("max", text, classes.averaged(field, "auto"), bounds=SHARE)
+        metrics[field] = _of_classes(text, field, "auto")
         for average in classes.AVERAGES:
             text = (
                 f"{field} of the positive one of two classes"
                 if average == "binary"
                 else f"{field}, {average} average"
             )
-            metrics[f"{field}_{average}"] = Metric(
-                "max", text, classes.averaged(field, average), bounds=SHARE
-            )
+            metrics[f"{field}_{average}"] = _of_classes(text, field, average)
     return metrics
+
+
+def _of_classes(description: str, field: classes.Field, average: classes.Average) -> Metric:
+    share = classes.rows_of_share(field, average)
+    return Metric("max", description, classes.averaged(field, average), share=share, bounds=SHARE)
 
 
 class ClassificationTask(Task):

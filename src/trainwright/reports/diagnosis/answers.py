@@ -20,11 +20,10 @@ from trainwright.reports.diagnosis.changes import advised, balanced, is_number
 from trainwright.reports.diagnosis.measures import expected
 from trainwright.reports.diagnosis.restraint import relaxed, restraint
 from trainwright.reports.rundir import Json, RunFiles, numbers, part
-from trainwright.reports.verdict import SPLITS, evaluated
+from trainwright.reports.verdict import CHANCE, SPLITS, evaluated, ranking
 
 ALL_FOLDS = "trainwright cross-validate CONFIG --folds 5"  # where no setting of a single run mends it
 _RARE = 0.2  # share of a class, below which imbalance explains that it is missed
-_CHANCE = 0.5  # area under the ROC curve
 _ENOUGH = 5  # rows of a class
 _FEW_JUDGED = 25
 _FEW_LEARNED = 60
@@ -63,10 +62,11 @@ def _answered(run: RunFiles, counts: Floats, labels: list[object]) -> Finding | 
         f"it finds {number(int(counts[worst, worst]))} of the {number(int(true[worst]))} {SPLITS[split]} "
         f"rows of “{labels[worst]}”, which are {true[worst] / true.sum():.1%} of the rows"
     )
-    changes = balanced(run)
+    changes, command = balanced(run), _choose_threshold(run)
     words = f"the recall of “{labels[worst]}” rises, at some cost in its precision"
-    more = expected(run, changes, f"recall of {labels[worst]}", "higher", words)
-    return Finding("missed class", f"It misses the rare class “{labels[worst]}”", seen, changes, more)
+    more = expected(run, changes or command, f"recall of {labels[worst]}", "higher", words)
+    title = f"It misses the rare class “{labels[worst]}”"
+    return Finding("missed class", title, seen, changes, more, command)
 
 
 def _only_one(run: RunFiles, true: Floats, labels: list[object], chosen: int) -> Finding:
@@ -77,50 +77,90 @@ def _only_one(run: RunFiles, true: Floats, labels: list[object], chosen: int) ->
         f"{shares[chosen]:.0%} are “{labels[chosen]}”"
     )
     rarest = int(np.where(true > 0, true, np.inf).argmin())
+    command = _choose_threshold(run)
     # Weights of classes move answers; a model whose probabilities tell nothing has none to move.
-    if _ranks(run) and shares[rarest] < _RARE and (changes := balanced(run)):
+    if _ranks(run) and shares[rarest] < _RARE and ((changes := balanced(run)) or command):
         words = f"the recall of “{labels[rarest]}” rises, at some cost in accuracy"
-        better = expected(run, changes, f"recall of {labels[rarest]}", "higher", words)
+        better = expected(run, changes or command, f"recall of {labels[rarest]}", "higher", words)
     else:
         changes = relaxed(run)
         words = "the loss falls on the rows that judge it"
         better = expected(run, changes, f"{split}_loss", "lower", words)
-    return Finding("one class", "It only ever answers one class", seen, changes, better)
+    return Finding("one class", "It only ever answers one class", seen, changes, better, command)
 
 
 def _ranks(run: RunFiles) -> bool:
     """Return whether the probabilities of a model tell the classes apart, whatever it answers."""
-    told = part(run.evaluations[run.judged_split], "thresholds")
+    told = ranking(run.evaluations[run.judged_split])
     certainty = (against(run, "constant") or ("alike", "alike"))[1]
-    if not told or certainty != "alike":
+    if told is None or certainty != "alike":
         return certainty == "better"
-    hits = np.array([*told["tp"], told["positive"]]) / told["positive"]
-    alarms = np.array([*told["fp"], told["negative"]]) / told["negative"]
-    area = float(np.sum(np.diff(alarms) * (hits[1:] + hits[:-1]) / 2))
-    error = np.sqrt((told["positive"] + told["negative"] + 1) / (12 * told["positive"] * told["negative"]))
-    return bool(area - 2 * error > _CHANCE)
+    return told.is_skilled
+
+
+def threshold(run: RunFiles) -> float | None:
+    """Return a better threshold than 0.5 for a model that ranks rows, but answers no better than a constant.
+
+    It is the one at which the classes weigh the same, as `training.class_weights: balanced` has it; by the
+    validation rows, where there are any. None where none is known to be better.
+    """
+    told, answers = ranking(run.evaluations.get(run.judged_split, {})), against(run, "constant")
+    if told is None or not told.is_skilled or answers is None or answers[0] == "better":
+        return None
+    tables = (part(run.evaluations.get(split, {}), "thresholds") for split in ("val", run.judged_split))
+    table = next(one for one in tables if one)
+    hits, alarms = (np.array(table[name], np.float64) for name in ("tp", "fp"))
+    best = int((hits / table["positive"] - alarms / table["negative"]).argmax())
+    chosen = float(table["threshold"][best])
+    return chosen if chosen <= 1 else None
+
+
+def _choose_threshold(run: RunFiles) -> str:
+    """Return the command that answers from a better threshold on; empty where none is known."""
+    chosen = threshold(run)
+    return "" if chosen is None else f"trainwright predict RUN FILE --threshold {chosen:.3g}"
 
 
 def known_by_heart(run: RunFiles) -> Finding | None:
     """Find a model that is far better on training rows than on others, and hardly better than a line."""
-    known = skills(run)
+    known = {split: max(0.0, skill) for split, skill in skills(run).items()}  # below 0, none either
     judged = next((split for split in ("val", "test") if split in known), None)
     if judged is None or "train" not in known or run.evaluations[judged]["rows"] < _FEW_JUDGED:
         return None
     gap = known["train"] - known[judged]
     behind = against(run, "linear")
     is_simple = behind is not None and behind[0] != "better"
-    if gap < (_KNOWN_BY_HEART / 2 if is_simple else _KNOWN_BY_HEART):
+    if gap >= (_KNOWN_BY_HEART / 2 if is_simple else _KNOWN_BY_HEART):
+        also = "; a linear model of the same columns does as well" if is_simple else ""
+        seen = (
+            f"on training rows it closes {known['train']:.0%} of the gap between one answer for all and a "
+            f"perfect score, on {SPLITS[judged]} rows {known[judged]:.0%}{also}"
+        )
+    elif not (seen := _ranked_by_heart(run, judged)):
         return None
-    also = "; a linear model of the same columns does as well" if is_simple else ""
-    seen = (
-        f"on training rows it closes {known['train']:.0%} of the gap between one answer for all and a "
-        f"perfect score, on {SPLITS[judged]} rows {max(0.0, known[judged]):.0%}{also}"
-    )
     changes = restraint(run)
     words = "the loss falls on the rows that judge the model"
     to_fall = expected(run, changes, f"{judged}_loss", "lower", words)
     return Finding("overfitting", "It knows the training rows by heart", seen, changes, to_fall)
+
+
+def _ranked_by_heart(run: RunFiles, judged: str) -> str:
+    """Return how training rows are ranked, and those that judge, if that is far worse; else nothing.
+
+    It shows what shares of right answers do not where one of two classes is rare.
+    """
+    table = part(run.evaluations[judged], "thresholds")
+    train, other = (ranking(run.evaluations[split]) for split in ("train", judged))
+    if not table or train is None or other is None:
+        return ""
+    is_rare = min(table["positive"], table["negative"]) < _RARE * (table["positive"] + table["negative"])
+    gap = (train.area - max(CHANCE, other.area)) / (1 - CHANCE)
+    if not is_rare or gap < max(_KNOWN_BY_HEART, 2 * other.error / (1 - CHANCE)):
+        return ""
+    return (
+        f"the area under the ROC curve of “{table['name']}” is {train.area:.2f} on training rows, and "
+        f"{other.area:.2f} on {SPLITS[judged]} rows, where chance has 0.5"
+    )
 
 
 def few_rows(run: RunFiles) -> Finding | None:

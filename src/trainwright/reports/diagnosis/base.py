@@ -34,6 +34,18 @@ Changes = Mapping[str, Any]
 NO_CHANGES: Changes = MappingProxyType({})
 
 
+_MORE_ROWS = "more rows, or columns that tell more,"
+# Remedies outside the config.
+_MAY_HELP: Mapping[Kind, str] = {
+    "overfitting": "more rows, or fewer columns,",
+    "leakage": "leaving it out of the data, and of what the model expects,",
+    "repeated rows": "leaving them out of one of the splits",
+    "shift": "training rows that are like the newer ones",
+    "too few rows": "more rows",
+    "missed class": "more rows of this class, or columns that tell more of it,",
+}
+
+
 class Expected(NamedTuple):
     """A consequence of a change, by which it can be judged: see `measures.measured`.
 
@@ -50,7 +62,8 @@ class Finding(NamedTuple):
     """A fault of a run: in a line, what was seen to say so, what mends it, and what that is expected to do.
 
     `changes` are values of the config by their dotted keys, which this config takes; empty where no change of
-    it is known to help. `command` is one that helps instead, with CONFIG in place of the config's path.
+    it is known to help. `command` is one that helps without them, and costs less: it is tried first. It has
+    CONFIG in place of the config's path, RUN of the run's name and FILE of the rows to predict.
     """
 
     kind: Kind
@@ -62,8 +75,16 @@ class Finding(NamedTuple):
 
     @property
     def mend(self) -> str:
-        """The lines of config that mend it, or the command; empty where nothing is known to."""
-        return "\n".join(f"{key}: {inline(value)}" for key, value in self.changes.items()) or self.command
+        """The command and the lines of config that mend it; empty where nothing is known to."""
+        lines = (f"{key}: {inline(value)}" for key, value in self.changes.items())
+        return "\n".join(filter(None, (self.command, *lines)))
+
+    @property
+    def otherwise(self) -> str:
+        """A line on what may help where no setting is known to; else empty."""
+        if self.mend:
+            return ""
+        return f"no setting is known to help here; {_MAY_HELP.get(self.kind, _MORE_ROWS)} may"
 
     def to_json(self) -> Json:
         """Return the finding as a document: `override` has the changes as arguments of commands."""
@@ -72,6 +93,7 @@ class Finding(NamedTuple):
             "title": self.title,
             "seen": self.seen,
             "mend": self.mend,
+            "otherwise": self.otherwise,
             "override": [f"{key}={inline(value)}" for key, value in self.changes.items()],
             "expected": self.expected._asdict() if self.expected else None,
         }

@@ -74,13 +74,22 @@ def takes(run: RunFiles, changes: Mapping[str, Any]) -> bool:
     known = part(run.settings, "model"), training_keys(run)
     for key, value in changes.items():
         section, _, name = key.partition(".")
-        if setting(run, key) == value:
+        if setting(run, key) == value or (key == "data.exclude" and _has_own_width(run)):
             return False
         if section == "training" and name.partition(".")[0] not in {*known[1], *_OF_ENGINE}:
             return False
         if key.startswith("model.params.") and not _has_option(run, key.removeprefix("model.params.")):
             return False
     return _is_valid(run, changes)
+
+
+def _has_own_width(run: RunFiles) -> bool:
+    """Return whether the model is code of the user's that may expect a number of columns of its own.
+
+    Networks do; an estimator or a pipeline of scikit-learn is fitted to the columns that there are.
+    """
+    is_own = run.given_objects or ":" in str(setting(run, "model.type"))
+    return is_own and (framework_of(run) is None or "learning_rate" in training_keys(run))
 
 
 def _has_option(run: RunFiles, name: str) -> bool:

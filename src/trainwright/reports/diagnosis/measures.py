@@ -31,9 +31,9 @@ def measured(run: RunFiles, measure: str) -> float | None:
 
 
 def expected(
-    run: RunFiles, changes: Changes, measure: str, better: Literal["higher", "lower"], words: str
+    run: RunFiles, changes: Changes | str, measure: str, better: Literal["higher", "lower"], words: str
 ) -> Expected | None:
-    """Return what changes are expected to do; None without any, or without a present value."""
+    """Return what changes, or a command, are expected to do; None without any or without a present value."""
     value = measured(run, measure) if changes else None
     return None if value is None else Expected(measure, better, value, words)
 

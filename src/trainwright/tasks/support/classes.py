@@ -122,6 +122,24 @@ def averaged(field: Field, average: Average) -> Callable[[Scores], float]:
     return metric
 
 
+def rows_of_share(field: Field, average: Average) -> Callable[[Scores], int | None] | None:
+    """Return the function that counts the rows of which a field of the positive class is a share.
+
+    Recall is a share of the rows of the class, precision of those answered so, specificity of all others.
+    """
+    if field in {"f1", "jaccard"} or average not in {"auto", "binary"}:
+        return None
+
+    def count(scores: Scores) -> int | None:
+        if scores.outputs.shape[1] != 2:
+            return None
+        table, positive = per_class(scores.confusion), scores.positive
+        of_class = table.predicted if field == "precision" else table.support
+        return int(of_class[1 - positive if field == "specificity" else positive])
+
+    return count
+
+
 def top_k_accuracy(k: int) -> Callable[[Scores], float]:
     """Return the metric that gives the share of rows whose class is among the k most probable.
 
