@@ -19,6 +19,7 @@ from trainwright.datasets.base import Draw, Reading, unnoted
 from trainwright.datasets.samples.arrays import as_array
 from trainwright.datasets.samples.drawing import Drawing
 from trainwright.datasets.samples.hanging import ended_if_hanging
+from trainwright.datasets.samples.loaders import Collated
 from trainwright.datasets.tables.table import listed
 from trainwright.datasets.tables.target import beyond_float64, class_indices
 from trainwright.digest import array_buffer, digest, sha256_json, tensor_records
@@ -188,9 +189,14 @@ class Items:
         shapes = [None if array is None else array.shape for array in arrays]
         if len(set(shapes)) > 1:
             odd = next(i for i, shape in zip(ids.tolist(), shapes, strict=True) if shape != shapes[0])
+            remedy = (
+                self._dataset.remedy
+                if isinstance(self._dataset, Collated)
+                else "or pad them for each batch: data.collate: MODULE:FUNCTION"
+            )
             raise DataError(
                 f"{self._name}: item {ids[0]} has {name} of shape {shapes[0]}, and item {odd} "
-                "of another; pad or cut them to one shape"
+                f"of another; pad or cut them to one shape; {remedy}"
             )
         return np.stack([array for array in arrays if array is not None])
 

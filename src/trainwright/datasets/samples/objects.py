@@ -72,10 +72,10 @@ def from_objects(
 
 
 def _from_objects(data: Any, config: DataConfig, source: str, request: LoadRequest) -> DataBundle:
-    data = unwrapped(without_lists(of_bunch(as_pandas(data)), source), source)
-    target = config.target_name
+    collates, target = config.collate is not None, config.target_name
+    data = unwrapped(without_lists(of_bunch(as_pandas(data)), source), source, collates)
     parts = {
-        name: _by_role(_unpacked(part, name), target)
+        name: _by_role(_unpacked(part, name, collates), target)
         for name, part in _by_split(_by_role(data, target), source).items()
         if part is not None
     }
@@ -206,7 +206,7 @@ def _instead(data: Any) -> str:
     return ""
 
 
-def _unpacked(part: Any, name: SplitName) -> Any:
+def _unpacked(part: Any, name: SplitName, collates: bool) -> Any:
     """Return what a loader or a table holds, two tensors or a tf.data.Dataset as a pair; else the part."""
     if is_tf_dataset(part):
         return from_tf_dataset(part, f"the {name} split")
@@ -215,7 +215,7 @@ def _unpacked(part: Any, name: SplitName) -> Any:
             f"the {name} split holds a sparse matrix, which is not taken: give an array (.toarray()), or "
             "texts and categories as columns of a frame"
         )
-    return unwrapped(part, f"the {name} split")
+    return unwrapped(part, f"the {name} split", collates)
 
 
 def _arrays_of(part: Any) -> Sequence[Any]:
