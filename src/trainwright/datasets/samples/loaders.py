@@ -176,9 +176,7 @@ class Collated(_Wrapped):
         if len(shapes) > 1:
             return f"its rows differ in shape, and {self.remedy}"
         if draws and not is_same:
-            log.warning(
-                "data: the collate_fn draws random numbers, and gets each row alone: it mixes no rows"
-            )
+            log.warning("data: the collate_fn draws random numbers, but gets each row alone: it mixes none")
         return None if is_same or draws else f"the rows of a batch depend on each other, but {self.remedy}"
 
 
