@@ -355,6 +355,12 @@ class Fails(Net):
         raise ValueError("no such width")
 
 
+class Calls(Net):
+    def __init__(self, act, in_features=4, out_features=3):
+        super().__init__(in_features, out_features)
+        self.act = act()
+
+
 class Empty(nn.Module):
     def forward(self, x):
         return x[:, :3]
@@ -499,6 +505,13 @@ def test_a_constructor_that_does_not_take_the_params(tmp_path: Path) -> None:
         ModelError, match=r"Net\(in_features=4, out_features=3, widht=\.\.\.\) failed: TypeError: .*'widht'"
     ):
         trainwright.train({**SMALL, **own("Net", widht=5)}, runs_dir=tmp_path)
+
+
+def test_a_path_in_the_params_is_text(tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelError, match="act is text: options of a class of one's own are passed as they are"
+    ):
+        trainwright.train({**SMALL, **own("Calls", act="torch.nn:GELU")}, runs_dir=tmp_path)
 
 
 def test_a_params_typo_of_a_built_in_model_is_an_error_of_the_config(tmp_path: Path) -> None:

@@ -112,8 +112,13 @@ def _heads(draft: Draft, path: str, node: Node) -> None:
         _section("loss", draft, path, head)
 
 
-def _ema(draft: Draft, path: str, node: Node) -> None:  # noqa: ARG001 - a conversion
-    if _number(node.value):
+def _ema(draft: Draft, path: str, node: Node) -> None:
+    """Read a number as the decay, and report `true`, which does not say it; `false` is none."""
+    if isinstance(node.value, bool):
+        if node.value:
+            draft.problems.report("say how much of the average a step keeps: ema: 0.999", path, node.source)
+        node.value = None
+    elif _number(node.value):
         node.value = {"decay": Node(node.value, node.source, node.key)}
 
 
@@ -191,7 +196,7 @@ def _activation_checkpointing(draft: Draft, path: str, node: Node) -> None:
         if node.value:
             draft.problems.report(
                 'name the modules to compute again: ["blocks.*"] for gpt, ["model.layers.*"] for '
-                "most language models of transformers",
+                "most language models of transformers; a model without such blocks, as mlp, needs none",
                 path,
                 node.source,
             )

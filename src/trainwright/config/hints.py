@@ -19,6 +19,10 @@ _WARMUP = "write training.scheduler.warmup_steps: EPOCHS x (training rows / batc
 _FOLDS = "write trainwright cross-validate CONFIG --folds N"
 _RUN_MINUTES = "write training.max_minutes: MINUTES"
 _STUDY_MINUTES = "write tuning.max_minutes: MINUTES"
+_QUANTIZED = (
+    "models are not quantized, weights are float32; the nearest is training.precision: bf16, and model.lora: "
+    "{r: 8, alpha: 16}, which trains few of them"
+)
 _LORA = "write model.lora: {r: 8, alpha: 16}; models of transformers have it (docs/huggingface.md)"
 
 
@@ -78,6 +82,8 @@ _KEYS = _hints(
             "write checkpoint.every_n_steps: STEPS, or checkpoint.every_n_epochs: EPOCHS"
         ),
         "logging_strategy log_freq": "write logging.every_n_steps: STEPS",
+        "save_weights_only": "leave it out: checkpoints hold all that a resume needs; trainwright export RUN "
+        "FILE.safetensors writes the weights alone",
         "always_save_checkpoint enable_checkpointing save_only_model": "leave it out: each run keeps "
         "checkpoints; checkpoint.every_n_steps says how often",
         "resume resume_from_checkpoint ckpt_path": "write trainwright resume RUN, or train --resume",
@@ -85,7 +91,8 @@ _KEYS = _hints(
         "tests; trainwright predict RUN FILE predicts",
         # what decides
         "monitor": "write training.early_stopping.metric or checkpoint.metric",
-        "greater_is_better": "write checkpoint.mode: max or min; auto knows those of our metrics",
+        "greater_is_better": "write checkpoint.mode: max or min, next to checkpoint.metric "
+        "(metric_for_best_model); auto knows those of our metrics",
         "restore_best_weights load_best_model_at_end save_best_only": (
             "leave it out: the best model is kept; see checkpoint.save_top_k"
         ),
@@ -118,7 +125,8 @@ _KEYS = _hints(
         "dataset dataset_name": (
             "write data.path: FILE, or data.type: NAME (trainwright config names dataset)"
         ),
-        "remove_unused_columns": "write data.exclude: [COLUMN, ...]",
+        "remove_unused_columns": "leave it out: a model gets the columns that it can take; data.exclude: "
+        "[COLUMN, ...] leaves others out",
         "num_classes num_labels n_classes num_class": "leave it out: it is taken from the data",
         "scale normalize scaler normalization": "write data.standardize: true or false",
         "tokenizer tokenizer_name": "write data.tokenizer",
@@ -142,6 +150,10 @@ _KEYS = _hints(
             "trainwright tune CONFIG searches for values; training.microbatch_size: SAMPLES takes less memory"
         ),
         "dtype torch_dtype": "write training.precision: bf16, fp16 or fp32",
+        "load_in_4bit load_in_8bit quantization_config bnb_config": _QUANTIZED,
+        "neftune_noise_alpha": "noise is not added to embeddings: leave it out; the nearest is dropout, an "
+        "option of models, and of model.lora",
+        "profiler": "leave it out: there is no profiler; py-spy and nsys can watch trainwright train CONFIG",
         # what is said, and where
         "verbose verbosity": "write logging.every_n_steps, or give --quiet",
         "enable_progress_bar disable_tqdm progress_bar show_progress_bar": "leave it out; --quiet shows no "
@@ -185,6 +197,7 @@ _MODEL = _hints(
     {
         "pretrained weights from_pretrained": "write model.init_from: RUN or FILE.safetensors",
         "lora peft": _LORA,
+        "load_in_4bit load_in_8bit quantization_config bnb_config": _QUANTIZED,
         "num_classes num_labels n_classes num_class": "leave it out: it is taken from the data",
     }
 )

@@ -51,7 +51,8 @@ KEYS = table(
         "training.drop_last": "dataloader_drop_last drop_remainder",
         "distributed.backend": "ddp_backend",
         "training.optimizer": "optim optimiser",
-        "training.scheduler": "lr_scheduler lr_scheduler_type lr_schedule learning_rate_schedule",
+        "training.scheduler": "lr_scheduler lr_scheduler_type lr_schedule learning_rate_schedule "
+        "learning_rate_scheduler",
         "training.loss": "criterion loss_fn loss_func loss_function",
         "training.mixed_precision": "amp use_amp",
         "training.threads": "n_jobs nthread nthreads num_threads n_threads thread_count",
@@ -303,6 +304,10 @@ VALUE_HINTS = {
         "steplr": "write {type: step, step_size: STEPS, gamma: 0.1}; step_size counts steps, not epochs",
         "multisteplr": "write {type: multistep, milestones: [STEPS, ...], gamma: 0.1}; they count "
         "steps, not epochs",
+        **dict.fromkeys(
+            ("linearwarmup", "warmuplinear", "warmup"),
+            "write {type: linear, warmup_steps: STEPS}, or constant, which stays at its height",
+        ),
         "exponentiallr": "write {type: exponential, gamma: 0.9, decay_steps: STEPS PER EPOCH}",
     },
     "training.device": {

@@ -207,6 +207,7 @@ class Task(ABC):
     # -- targets
 
     wants: ClassVar[str] = "numbers"  # what the targets must be, for messages
+    mistaken: ClassVar[str] = ""  # the advice if data were taken for this task by mistake
 
     @classmethod
     def accepts(cls, targets: Array) -> bool:

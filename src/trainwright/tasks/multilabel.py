@@ -21,7 +21,7 @@ from trainwright.tasks.base import (
     Task,
 )
 from trainwright.tasks.support import labels, ranking
-from trainwright.tasks.support.columns import as_json
+from trainwright.tasks.support.columns import ONE_HOT, as_json
 from trainwright.tasks.support.links import sigmoid
 from trainwright.tasks.support.worst import largest
 from trainwright.types import Array, Ids
@@ -89,6 +89,7 @@ class MultilabelTask(Task):
     noun: ClassVar[str] = "labels"
 
     wants: ClassVar[str] = "0 or 1 for each label of a row"
+    mistaken: ClassVar[str] = ONE_HOT
 
     @classmethod
     def accepts(cls, targets: Array) -> bool:

@@ -103,6 +103,71 @@ def test_a_collate_function_gets_each_row_alone() -> None:
     assert bundle.info.classes == ["left", "right"]
 
 
+class Texts(Dataset[Any]):
+    """Sequences of several lengths; the first four are of one length if `late`."""
+
+    def __init__(self, late: bool = False) -> None:
+        self.late = late
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, i: int) -> Any:
+        length = 5 if self.late and i < 4 else 3 + i % 4
+        return torch.arange(1, length + 1), i % 2
+
+
+def padded(items: list[Any]) -> tuple[Any, Any]:
+    tokens = torch.nn.utils.rnn.pad_sequence([tokens for tokens, _ in items], batch_first=True)
+    return tokens, torch.tensor([label for _, label in items])
+
+
+def centered(items: list[Any]) -> tuple[Any, Any]:
+    features = torch.stack([item[0] for item in items])
+    return features - features.mean(0), torch.stack([item[1] for item in items])
+
+
+def noisy(items: list[Any]) -> tuple[Any, Any]:
+    features = torch.stack([item[0] + torch.rand(4) for item in items])
+    return features, torch.stack([item[1] for item in items])
+
+
+def mixed(items: list[Any]) -> tuple[Any, Any]:
+    features = torch.stack([item[0] for item in items])
+    partner = (torch.randperm(len(items)) + 1) % len(items)
+    return (features + features[partner]) / 2, torch.stack([item[1] for item in items])
+
+
+def doubled_in_place(items: list[Any]) -> tuple[Any, Any]:
+    return torch.stack([item[0].mul_(2) for item in items]), torch.stack([item[1] for item in items])
+
+
+def test_a_padding_collate_function_is_refused_with_the_remedy() -> None:
+    loader = DataLoader(Texts(), batch_size=8, collate_fn=padded)
+    with pytest.raises(DataError, match=f'for each row alone.*collate: "{__name__}:padded"'):
+        from_objects({"train": loader})
+    late = from_objects({"train": DataLoader(Texts(late=True), batch_size=8, collate_fn=padded)})
+    with pytest.raises(
+        DataError, match=r"item 0 has features of shape .*called for each row alone.*collate:"
+    ):
+        late.splits["train"].take(np.arange(40))
+    named = from_objects({"train": loader}, config(collate=f"{__name__}:padded"))
+    assert named.splits["train"].take(np.arange(8))["features"].shape == (8, 6)
+
+
+def test_a_collate_function_of_whole_batches_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    pairs = list(zip(X, Y, strict=True))
+    before = torch.random.get_rng_state()
+    with pytest.raises(DataError, match=r"the rows of a batch depend on each other.*for each row alone"):
+        from_objects({"train": DataLoader(pairs, batch_size=8, collate_fn=centered)})  # type: ignore[arg-type]
+    assert torch.equal(before, torch.random.get_rng_state())
+    for collate in (noisy, doubled_in_place):
+        assert from_objects({"train": DataLoader(pairs, batch_size=8, collate_fn=collate)})  # type: ignore[arg-type]
+    assert "mixes none" not in caplog.text
+    assert from_objects({"train": DataLoader(pairs, batch_size=8, collate_fn=mixed)})  # type: ignore[arg-type]
+    assert "mixes none" in caplog.text
+
+
 def test_the_batch_size_is_the_loaders_unless_the_config_has_one(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"model": "mlp", "training": {"max_steps": 4, "threads": 1}}
     loaders = tuple(DataLoader(pair, batch_size=15) for pair in PAIRS)

@@ -1,11 +1,13 @@
 """Data as Python objects: arrays, data frames, map-style datasets."""
 
+import logging
 import time
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from rows import config as frame_config
 from rows import people
 
@@ -71,6 +73,7 @@ def test_values() -> None:
     assert (bundle.info.task, bundle.info.outputs, bundle.info.input_shape) == ("regression", 2, (1, 4, 4))
     assert bundle.splits["train"].take(np.array([3]))["target"].dtype == np.float64
     assert "no validation dataset" in bundle.warnings[0]
+    assert "random_split(dataset, " in bundle.warnings[0]
 
 
 def test_its_own_fingerprint_counts() -> None:
@@ -327,6 +330,53 @@ def test_arrays_by_their_usual_names_are_the_same_as_pairs(named: Any, pairs: An
     assert {name: split.fingerprint() for name, split in ours.splits.items()} == {
         name: split.fingerprint() for name, split in same.splits.items()
     }
+
+
+IDS = np.random.default_rng(0).integers(0, 50, (60, 8))
+TEXTS = {"input_ids": IDS, "attention_mask": np.ones((60, 8), np.int64)}
+PART = {name: array[40:] + 1 for name, array in TEXTS.items()}
+
+
+def row(arrays: dict[str, Any], i: int) -> dict[str, Any]:
+    return {name: array[i] for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("name", ["labels", "label", "y"])
+def test_named_arrays_with_their_target_beside_them_or_under_its_usual_name(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trainwright")
+    known = from_objects({**TEXTS, "target": Y}, config())
+    beside = from_objects((TEXTS, Y), config())
+    usual = from_objects({**TEXTS, name: Y}, config())
+    assert len({bundle.splits["train"].fingerprint() for bundle in (known, beside, usual)}) == 1
+    assert f"the array '{name}' is the target" in caplog.text
+    parts = from_objects(((TEXTS, Y), (PART, Y[40:])), config())
+    assert {split: len(rows) for split, rows in parts.splits.items()} == {"train": 60, "val": 20}
+    items = Rows(60, lambda i: row({**TEXTS, name: Y}, i))
+    assert set(from_objects({"train": items}, config()).info.inputs) == set(TEXTS)
+    assert caplog.text.count(f"'{name}' is the target of the train dataset") == 1
+    with pytest.raises(DataError, match="has no array 'target'"):
+        from_objects({**TEXTS, name: Y, "targets": Y}, config())
+    with pytest.raises(DataError, match="has no array 'price'"):
+        from_objects({**TEXTS, name: Y}, config(target="price"))
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        np.arange(1000, dtype=np.uint16),
+        IDS,
+        torch.from_numpy(IDS),
+        (IDS, IDS[:9] + 1),
+        {**TEXTS, "labels": IDS},
+        Rows(60, lambda i: row({**TEXTS, "labels": IDS}, i)),
+    ],
+    ids=["memmap", "blocks", "tensor", "splits", "labels", "items"],
+)
+def test_tokens_for_a_language_model_are_refused_with_the_remedy(tokens: Any) -> None:
+    with pytest.raises(DataError, match=r"language models take text, .*type: text"):
+        from_objects(tokens, config())
 
 
 def test_a_target_that_the_config_names_is_taken_by_its_name() -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from trainwright.types import SPLITS, Array, SplitName
+import numpy as np
+
+from trainwright.errors import DataError
+from trainwright.types import INPUT_IDS, NO_LABEL, SPLITS, TARGET, Array, Batch, SplitName
 
 _INPUTS = ("x", "data", "features", "images", "inputs", "input")
 _TARGETS = ("y", "target", "targets", "label", "labels", "output", "outputs")
 _SPLITS: Mapping[str, SplitName] = {**{name: name for name in SPLITS}, "valid": "val", "validation": "val"}
+_USUAL_TARGETS = ("labels", "label", "target", "targets", "y")
 FEATURE_NAMES = "feature_names"  # of the columns of a two-dimensional X
+TEXT = "language models take text, and make its tokens: data: {type: text, path: FILE.txt} (docs/media.md)"
 Letter = Literal["X", "y"]
 LETTERS: Sequence[Letter] = ("X", "y")
 
@@ -43,6 +48,29 @@ def roles_of(names: Iterable[str]) -> dict[str, Role]:
     splits = {role.split for role in known.values()}
     are_pairs = len(known) == len(roles) == len(set(known.values())) == 2 * len(splits)
     return known if are_pairs and (splits == {None} or (None not in splits and "train" in splits)) else {}
+
+
+def usual_target(names: Iterable[Any], target: str) -> str | None:
+    """Return the only name that targets usually have, where the config leaves `target` at its default.
+
+    None if there is no such name, or several, or nothing to learn from beside it.
+    """
+    known = list(names)
+    usual = [str(name) for name in known if name in _USUAL_TARGETS]
+    return usual[0] if target == TARGET and len(usual) == 1 and len(known) > 1 else None
+
+
+def refuse_causal(inputs: Batch, targets: Array) -> None:
+    """Refuse tokens as the labels of themselves, as causal language models of Transformers take them.
+
+    Raises:
+        DataError: The targets are such labels.
+    """
+    tokens = inputs.get(INPUT_IDS)
+    if tokens is None or not np.ndim(tokens) or tokens.shape != targets.shape:
+        return
+    if ((tokens == targets) | (targets == NO_LABEL)).all():
+        raise DataError(f"the labels repeat input_ids; {TEXT}")
 
 
 def with_usual_names(arrays: Mapping[str, Array], target: str) -> dict[str, Array]:

@@ -44,7 +44,7 @@ class Drawing:
             together: Reads several samples at once.
             single: Reads one sample.
         """
-        with _LOCK, _preserved() as before:
+        with _LOCK, preserved() as before:
             if not self.draws:
                 samples = together(positions)
                 if _same(before, _states()):
@@ -56,7 +56,7 @@ class Drawing:
         """Return what a function makes of samples; the first one's position seeds its random numbers."""
         if draw is None:
             return function(samples)
-        with _LOCK, _preserved():
+        with _LOCK, preserved():
             _seed(draw.of(position))
             return function(samples)
 
@@ -80,6 +80,11 @@ def _states() -> list[Any]:
     return states
 
 
+def have_moved(before: Sequence[Any]) -> bool:
+    """Return whether numbers were drawn since the generators were in these states."""
+    return not _same(before, _states())
+
+
 def _same(before: Sequence[Any], after: Sequence[Any]) -> bool:
     of_python, of_numpy = before[0] == after[0], all(map(np.array_equal, before[1], after[1]))
     return of_python and of_numpy and len(before) == len(after) and all(map(_equal, before[2:], after[2:]))
@@ -90,7 +95,7 @@ def _equal(before: Any, after: Any) -> bool:
 
 
 @contextmanager
-def _preserved() -> Iterator[list[Any]]:
+def preserved() -> Iterator[list[Any]]:
     """Restore the generators, and torch's number of threads: one thread reads, as in a worker process."""
     before, torch = _states(), sys.modules.get("torch")
     threads = 1 if torch is None else torch.get_num_threads()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
@@ -16,9 +17,11 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from trainwright.datasets.base import Draw, Reading, unnoted
+from trainwright.datasets.samples.array_names import usual_target
 from trainwright.datasets.samples.arrays import as_array
 from trainwright.datasets.samples.drawing import Drawing
 from trainwright.datasets.samples.hanging import ended_if_hanging
+from trainwright.datasets.samples.loaders import Collated
 from trainwright.datasets.tables.table import listed
 from trainwright.datasets.tables.target import beyond_float64, class_indices
 from trainwright.digest import array_buffer, digest, sha256_json, tensor_records
@@ -27,6 +30,7 @@ from trainwright.tasks.base import Task
 from trainwright.tasks.support.masks import class_indices as mask_indices
 from trainwright.types import FEATURES, TARGET, Array, Batch, Ids
 
+log = logging.getLogger("trainwright")
 Collate = Callable[[list[Any]], Any]
 Note = Callable[[int], None]
 READ_THROUGH = 100_000  # items whose targets are read to find the classes; a larger dataset must name them
@@ -66,6 +70,7 @@ class Items:
         self._classes: Sequence[Any] | None = None
         self._indices = False
         self._ignored: int | None = None
+        self._is_renamed = False  # whether a line says which of an item's names is the target
         self._kept: Ids | None = None  # positions in the data set, where some are left out
 
     def without(self, left_out: Sequence[int]) -> Self:
@@ -188,9 +193,14 @@ class Items:
         shapes = [None if array is None else array.shape for array in arrays]
         if len(set(shapes)) > 1:
             odd = next(i for i, shape in zip(ids.tolist(), shapes, strict=True) if shape != shapes[0])
+            remedy = (
+                self._dataset.remedy
+                if isinstance(self._dataset, Collated)
+                else "or pad them for each batch: data.collate: MODULE:FUNCTION"
+            )
             raise DataError(
                 f"{self._name}: item {ids[0]} has {name} of shape {shapes[0]}, and item {odd} "
-                "of another; pad or cut them to one shape"
+                f"of another; pad or cut them to one shape; {remedy}"
             )
         return np.stack([array for array in arrays if array is not None])
 
@@ -252,6 +262,8 @@ class Items:
         """Return the inputs by name, and the target, of an item, or of a batch that was collated."""
         if isinstance(item, tuple | list) and len(item) == 2:
             item = self._named(item[0], item[1], what)
+        elif isinstance(item, Mapping) and self._target not in item:
+            item = self._with_target(item)
         if not isinstance(item, Mapping) or self._target not in item or len(item) < 2:
             names = f" of {listed(item)}" if isinstance(item, Mapping) else ""
             names += f" of {len(item)}" if isinstance(item, tuple | list) else ""
@@ -266,6 +278,16 @@ class Items:
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise DataError(f"{what}: {name} hold NaN or infinite values; fix or remove them")
         return arrays, arrays.pop(self._target)
+
+    def _with_target(self, item: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """Return an item with its target under the name of the config, where it has the only usual one."""
+        usual = usual_target(item, self._target)
+        if usual is None or isinstance(self._dataset, BatchReader):
+            return item
+        if not self._is_renamed:
+            self._is_renamed = True
+            log.info("data: %r is the target of %s (data.target names another)", usual, self._name)
+        return {self._target if name == usual else name: value for name, value in item.items()}
 
     def _floats(self, name: str) -> Literal["float32", "float64"]:
         """Return what the floats of an array become."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from trainwright.datasets.samples.drawing import have_moved, preserved
 from trainwright.errors import DataError
 from trainwright.types import Array, Ids
 
@@ -16,6 +18,7 @@ _FORWARDED = ("targets", "classes", "num_classes")
 _SAMPLERS = ("SequentialSampler", "RandomSampler", "DistributedSampler")  # all rows, in an order of their own
 _COLUMNS = ("Value", "ClassLabel")  # types of Hugging Face's columns that hold one value a row
 _INFINITE = -1  # tf.data.INFINITE_CARDINALITY
+_PROBED = 4  # rows on which a collate_fn is tried
 
 
 def is_loader(part: Any) -> bool:
@@ -33,15 +36,17 @@ def batch_size_of(data: Any) -> int | None:
     return next((part.batch_size for part in parts if is_loader(part) and part.batch_size), None)
 
 
-def unwrapped(part: Any, what: str) -> Any:
+def unwrapped(part: Any, what: str, collates: bool = False) -> Any:
     """Return the data set of a loader, the tensors of a subset, the frame of a table; else the part itself.
 
     Args:
         part: The rows of a split.
         what: Their name in messages.
+        collates: Whether the config names a function that makes batches; a loader's own then has no effect.
 
     Raises:
-        DataError: A loader's data set cannot be read by position, or its sampler draws rows in another way.
+        DataError: A loader's data set cannot be read by position, its sampler draws rows in another way, or
+            its `collate_fn` needs the whole batch.
     """
     if is_loader(part):
         log.info(
@@ -49,7 +54,7 @@ def unwrapped(part: Any, what: str) -> Any:
             "the loader's own order, workers and drop_last have no effect",
             what,
         )
-        part = _dataset_of(part, what)
+        part = _dataset_of(part, what, collates)
     indices, inner = getattr(part, "indices", None), getattr(part, "dataset", None)
     tensors = getattr(inner if indices is not None else part, "tensors", None)
     if isinstance(tensors, tuple) and len(tensors) == 2:
@@ -68,7 +73,7 @@ def _is_table(part: Any) -> bool:
     return all(type(kind).__name__ in _COLUMNS for kind in kinds)
 
 
-def _dataset_of(loader: Any, what: str) -> Any:
+def _dataset_of(loader: Any, what: str, collates: bool) -> Any:
     dataset, sampler = loader.dataset, loader.sampler
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(
@@ -87,10 +92,13 @@ def _dataset_of(loader: Any, what: str) -> Any:
             "decides itself: give the data set without the loader; data.sampling draws rows by weights, "
             "and data.weight makes them count more or less"
         )
-    if getattr(loader.collate_fn, "__name__", "") in ("default_collate", "default_convert"):
+    if collates or getattr(loader.collate_fn, "__name__", "") in ("default_collate", "default_convert"):
         return dataset
+    collated = Collated(dataset, loader.collate_fn)
+    if loader.batch_size != 1 and (fault := collated.fault()) is not None:
+        raise DataError(f"{what}: {fault}")
     log.info("data: the collate_fn of %s is called for each row alone", what)
-    return Collated(dataset, loader.collate_fn)
+    return collated
 
 
 class _Wrapped:
@@ -135,17 +143,64 @@ class Collated(_Wrapped):
         return len(self._dataset)
 
     def __getitem__(self, i: int) -> Any:
-        batch = self._collate([self._dataset[i]])
-        if isinstance(batch, Mapping):
-            return {name: _only(values) for name, values in batch.items()}
-        if isinstance(batch, tuple | list):
-            return tuple(_only(values) for values in batch)
-        raise TypeError(f"collate_fn returned {type(batch).__name__}, not a mapping or tuple of arrays")
+        return _row(self._collate([self._dataset[i]]), 0)
+
+    @property
+    def remedy(self) -> str:
+        """The advice for a `collate_fn` that makes something of several rows."""
+        module, name = (getattr(self._collate, key, "") for key in ("__module__", "__qualname__"))
+        path = "MODULE:FUNCTION" if not name or "<" in name or module == "__main__" else f"{module}:{name}"
+        return (
+            "the loader's collate_fn is called for each row alone, as the run decides what a batch holds; "
+            f'name it in the config, which calls it for each batch: data: {{collate: "{path}"}}'
+        )
+
+    def fault(self) -> str | None:
+        """Return why the function needs the whole batch, judged by a few rows; None if it seems not to.
+
+        The generators of random numbers are left as they were. What fails is left to the reading of the rows.
+        """
+        count = min(_PROBED, len(self))
+        with preserved():
+            try:
+                items = [self._dataset[i] for i in range(count)]
+                with preserved():
+                    alone = [_row(self._collate([copy.deepcopy(item)]), 0) for item in items]
+                with preserved() as before:  # so that each row has the random numbers that it had alone
+                    batch = self._collate(copy.deepcopy(items))
+                    draws = have_moved(before)
+                shapes = {tuple(map(np.shape, _arrays(row))) for row in alone}
+                is_same = all(_equal(row, _row(batch, i)) for i, row in enumerate(alone))
+            except Exception:
+                return None
+        if len(shapes) > 1:
+            return f"its rows differ in shape, and {self.remedy}"
+        if draws and not is_same:
+            log.warning("data: the collate_fn draws random numbers, but gets each row alone: it mixes none")
+        return None if is_same or draws else f"the rows of a batch depend on each other, but {self.remedy}"
 
 
-def _only(values: Any) -> Array:
-    row: Array = values[0]
-    return row
+def _row(batch: Any, i: int) -> Any:
+    """Return one row of a batch: a mapping or tuple of arrays."""
+    if isinstance(batch, Mapping):
+        return {name: values[i] for name, values in batch.items()}
+    if isinstance(batch, tuple | list):
+        return tuple(values[i] for values in batch)
+    raise TypeError(f"collate_fn returned {type(batch).__name__}, not a mapping or tuple of arrays")
+
+
+def _arrays(row: Any) -> list[Array]:
+    return [np.asarray(value) for value in (row.values() if isinstance(row, Mapping) else row)]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Return whether two rows hold the same, but for what rounding changes."""
+    pairs = list(zip(_arrays(one), _arrays(other), strict=True))
+    return all(
+        a.shape == b.shape
+        and (np.allclose(a, b, 1e-4, 1e-6, equal_nan=True) if a.dtype.kind == "f" else np.array_equal(a, b))
+        for a, b in pairs
+    )
 
 
 def is_tf_dataset(part: Any) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
 from trainwright.datasets.base import DataBundle, LoadRequest, Reading, Split
+from trainwright.datasets.samples.array_names import refuse_causal
 from trainwright.datasets.samples.corrupt import StoredSamples, without_corrupt
 from trainwright.datasets.samples.custom import sample_function
 from trainwright.datasets.samples.items import READ_THROUGH, Items, declared_fingerprint
@@ -91,6 +92,7 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig, request: LoadR
     whole = None if config.on_corrupt == "error" else without_corrupt(raw, datasets, request.settle)
     raw = raw if whole is None else dict(whole.items)
     sample, target = raw["train"].items([0])[0]
+    refuse_causal(sample, target)
     targets = [one for _, one in raw["train"].items(raw["train"].sample().tolist())]
     task_name, warnings = _task(targets, config)
     task = task_of(task_name)
@@ -295,7 +297,9 @@ def _warnings(
     ]
     if "val" not in raw:
         warnings.append(
-            "there is no validation dataset, so there are no validation metrics, and no best model; give one "
-            'as data={"train": ..., "val": ...}, or let the class take `split`'
+            "there is no validation dataset, so there are no validation metrics, and no best model: a "
+            "map-style data set is not split by data.split; give data=torch.utils.data.random_split(dataset, "
+            "[0.8, 0.1, 0.1], torch.Generator().manual_seed(0)), or "
+            'data={"train": ..., "val": ...}, or let the class take `split`'
         )
     return warnings

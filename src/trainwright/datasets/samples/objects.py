@@ -21,7 +21,14 @@ from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import PLAIN, DataBundle, LoadRequest
 from trainwright.datasets.samples import map_style, weights
-from trainwright.datasets.samples.array_names import LETTERS, Role, roles_of
+from trainwright.datasets.samples.array_names import (
+    LETTERS,
+    TEXT,
+    Role,
+    refuse_causal,
+    roles_of,
+    usual_target,
+)
 from trainwright.datasets.samples.arrays import as_array, is_frame
 from trainwright.datasets.samples.lists import without_lists
 from trainwright.datasets.samples.loaders import batch_size_of, from_tf_dataset, is_tf_dataset, unwrapped
@@ -72,10 +79,11 @@ def from_objects(
 
 
 def _from_objects(data: Any, config: DataConfig, source: str, request: LoadRequest) -> DataBundle:
-    data = unwrapped(without_lists(of_bunch(as_pandas(data)), source), source)
-    target = config.target_name
+    collates, target = config.collate is not None, config.target_name
+    data = unwrapped(without_lists(of_bunch(as_pandas(data)), source), source, collates)
+    data = _merged(data, target)
     parts = {
-        name: _by_role(_unpacked(part, name), target)
+        name: _by_role(_merged(_unpacked(part, name, collates), target), target)
         for name, part in _by_split(_by_role(data, target), source).items()
         if part is not None
     }
@@ -119,6 +127,7 @@ def _from_objects(data: Any, config: DataConfig, source: str, request: LoadReque
         if config.standardize:
             log.info("data: %s", _as_they_are(parts["train"]))
     pairs = {name: _pair(part, name, keep=config.impute == "keep") for name, part in parts.items()}
+    refuse_causal(*pairs["train"])
     bundle = from_arrays(pairs, config, request.form, sample_weights=own_weights, columns=drawn)
     return replace(bundle, warnings=[*other_orders(parts), *bundle.warnings])
 
@@ -206,7 +215,7 @@ def _instead(data: Any) -> str:
     return ""
 
 
-def _unpacked(part: Any, name: SplitName) -> Any:
+def _unpacked(part: Any, name: SplitName, collates: bool) -> Any:
     """Return what a loader or a table holds, two tensors or a tf.data.Dataset as a pair; else the part."""
     if is_tf_dataset(part):
         return from_tf_dataset(part, f"the {name} split")
@@ -215,7 +224,7 @@ def _unpacked(part: Any, name: SplitName) -> Any:
             f"the {name} split holds a sparse matrix, which is not taken: give an array (.toarray()), or "
             "texts and categories as columns of a frame"
         )
-    return unwrapped(part, f"the {name} split")
+    return unwrapped(part, f"the {name} split", collates)
 
 
 def _arrays_of(part: Any) -> Sequence[Any]:
@@ -273,6 +282,17 @@ def _is_named(part: Any) -> bool:
     return isinstance(part, Mapping) and all(hasattr(array, "shape") for array in part.values())
 
 
+def _merged(data: Any, target: str) -> Any:
+    """Return a pair of named arrays and the target of their rows as one mapping; all else unchanged."""
+    if not (isinstance(data, tuple) and len(data) == 2 and _is_named(data[0]) and data[0]):
+        return data
+    inputs, targets = data
+    if is_frame(targets) or not np.ndim(targets) or isinstance(targets, Mapping) or target in inputs:
+        return data
+    is_of_rows = all(len(array) == len(targets) for array in inputs.values())
+    return {**inputs, target: targets} if is_of_rows else data
+
+
 def _by_role(data: Any, target: str) -> Any:
     """Return arrays that are named as inputs and targets usually are by what they are; all else unchanged.
 
@@ -281,6 +301,9 @@ def _by_role(data: Any, target: str) -> Any:
     """
     if not isinstance(data, Mapping) or not _is_named(data) or target in data:
         return data
+    if (usual := usual_target(data, target)) is not None and not roles_of(map(str, data)):
+        log.info("data: the array %r is the target (data.target names another)", usual)
+        return {target if name == usual else name: array for name, array in data.items()}
     arrays = {str(name): array for name, array in data.items()}
     names = {role: name for name, role in roles_of(arrays).items()}
     splits = {role.split for role in names}
@@ -318,7 +341,7 @@ def _form(part: Any, name: SplitName) -> Form:
     if hasattr(part, "shape"):
         raise DataError(
             f"the {name} split is a single array; give a pair (X, y), or, for several inputs, one mapping of "
-            "named arrays that also holds the target"
+            f"named arrays that also holds the target{f'; {TEXT}' if _are_tokens(part) else ''}"
         )
     if is_map_style(part) and not isinstance(part, str | Mapping):
         return "items"
@@ -327,6 +350,11 @@ def _form(part: Any, name: SplitName) -> Form:
         "with the target, a data frame, or a dataset with __len__ and __getitem__ that returns (features, "
         "target)"
     )
+
+
+def _are_tokens(array: Any) -> bool:
+    """Return whether an array may hold the tokens of a text: whole numbers, in a row or in blocks."""
+    return np.ndim(array) in (1, 2) and str(array.dtype).rpartition(".")[2].lstrip("u").startswith("int")
 
 
 def _as_they_are(part: tuple[Mapping[str, Any], Any]) -> str:
@@ -374,7 +402,11 @@ def _pair(part: tuple[Mapping[str, Any], Any], name: SplitName, *, keep: bool) -
     targets = np.asarray(part[1].detach().cpu().numpy() if hasattr(part[1], "detach") else part[1])
     for key, array in inputs.items():
         if len(array) != len(targets):
-            raise DataError(f"the {name} split has {len(array)} rows of {key}, but {len(targets)} targets")
+            are_blocks = _are_tokens(array) and _are_tokens(targets) and array.ndim == targets.ndim
+            raise DataError(
+                f"the {name} split has {len(array)} rows of {key}, but {len(targets)} targets"
+                f"{f'; {TEXT}' if are_blocks else ''}"
+            )
     if not len(targets):
         raise DataError(f"the {name} split is empty")
     return inputs, targets

@@ -90,6 +90,9 @@ def _why_counts(values: Array) -> str | None:
     return None
 
 
+ONE_HOT = "if they are one-hot classes, give the classes themselves (y.argmax(axis=1))"
+
+
 def infer_task_of_matrix(targets: Array, where: str) -> tuple[str, list[str]]:
     """Return the task that targets of several columns suggest: labels if all are 0 or 1, else values.
 
@@ -108,7 +111,7 @@ def infer_task_of_matrix(targets: Array, where: str) -> tuple[str, list[str]]:
         return "regression", []
     advice = "set data.task: regression if they are amounts"
     if (targets.sum(axis=1) == 1).all():
-        advice = f"if they are one-hot classes, give the classes themselves (y.argmax(axis=1)); {advice}"
+        advice = f"{ONE_HOT}; {advice}"
     return "multilabel", [f"{where} have {targets.shape[1]} columns of 0 and 1, taken for labels; {advice}"]
 
 

@@ -97,7 +97,7 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
         )
         raise ModelError(
             f"model {type_name}: {make.__name__}({call}) failed: {type(error).__name__}: {error}"
-            f"{_advice(make, params) if isinstance(error, TypeError | KeyError) else ''}"
+            f"{_advice(make, params, error) if isinstance(error, TypeError | KeyError) else ''}"
         ) from error
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"model {type_name}: it returned a {type(model).__name__}, not a torch.nn.Module")
@@ -143,8 +143,12 @@ def _added(
     return added
 
 
-def _advice(make: Any, params: Mapping[str, Any]) -> str:
-    """Return advice on unknown or missing constructor arguments."""
+def _advice(make: Any, params: Mapping[str, Any], error: Exception) -> str:
+    """Return advice on unknown or missing constructor arguments, and on texts that were taken for objects."""
+    if "'str' object is not callable" in str(error):
+        paths = [name for name, value in params.items() if isinstance(value, str) and ":" in value]
+        named = f"{', '.join(paths)} {'is text' if len(paths) == 1 else 'are texts'}: " if paths else ""
+        return f"; {named}options of a class of one's own are passed as they are; make objects in the class"
     names = [
         one.name for one in inspect.signature(make).parameters.values() if one.kind is not one.VAR_KEYWORD
     ]
