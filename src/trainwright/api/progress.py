@@ -60,7 +60,7 @@ def watched(watch: TrialWatcher | None, *, quiet: bool) -> TrialWatcher | None:
 
 
 def unless_interrupted(run: Run) -> Run:
-    """Return a run.
+    """Return a run, unless Ctrl-C has ended it.
 
     Raises:
         Interrupted: Ctrl-C has ended it.
@@ -75,7 +75,7 @@ def unless_interrupted(run: Run) -> Run:
 
 
 def study_unless_interrupted(study: View) -> View:
-    """Return a study.
+    """Return a study, unless Ctrl-C has ended it.
 
     Raises:
         Interrupted: Ctrl-C has ended it.

@@ -92,8 +92,8 @@ def _check_task(framework: type[Framework], name: str, config: RunConfig, info: 
     model = f"model {config.model.type}" + (f" ({name})" if config.model.type != name else "")
     if framework.tasks is not None and info.task not in framework.tasks:
         raise ModelError(
-            f"{model} does not do {info.task}, but the data are for it; {name} does "
-            f"{', '.join(framework.tasks)}, and torch does every task"
+            f"{model} does not support {info.task}, the task of the data; {name} supports "
+            f"{', '.join(framework.tasks)}, and torch supports every task"
         )
     if not framework.capabilities.named_inputs and list(info.inputs) != [FEATURES]:
         raise ModelError(
