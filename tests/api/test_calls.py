@@ -71,7 +71,9 @@ def test_a_resume_beside_a_running_run_begins_no_other(tmp_path: Path) -> None:
 
 def test_rows_in_memory_are_for_a_loaded_model(tmp_path: Path) -> None:
     trainwright.train(SHORT, data=DATA, runs_dir=tmp_path)
-    with pytest.raises(InputError, match=r"a list is none; for rows in memory: trainwright\.load\(run\)"):
+    with pytest.raises(
+        InputError, match=r"reads a file, not a list; for rows in memory: trainwright\.load\(run\)"
+    ):
         trainwright.predict("last", [[1.0, 2.0]], runs_dir=tmp_path)  # type: ignore[arg-type]
 
 

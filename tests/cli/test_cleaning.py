@@ -214,7 +214,7 @@ def test_delete_keeps_what_a_tracker_lacks(command: Command, runs_dir: Path) -> 
     refused = command("runs", "delete", A, "--yes", "--runs-dir", runs_dir)
     assert (refused.code, f"runs sync {A}" in refused.err) == (2, True), refused.err
     skipped = command("runs", "clean", "--status", "completed", "--yes", "--runs-dir", runs_dir)
-    assert f"{A} is skipped: mlflow lacks 1 of the values" in skipped.err
+    assert f"{A} is skipped: mlflow has not received 1 of the values" in skipped.err
     assert ids(runs_dir) == [A, FAILED]
     assert command("runs", "delete", A, "--yes", "--force", "--runs-dir", runs_dir).code == 0
 

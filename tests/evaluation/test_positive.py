@@ -130,7 +130,7 @@ def test_the_setting_names_a_label_as_it_is_written(labels, named, positive):
 
 
 def test_what_is_no_class_is_refused():
-    with pytest.raises(InputError, match=r"evaluation\.positive: wrose is no class .*; give bad or good"):
+    with pytest.raises(InputError, match=r"evaluation\.positive: wrose is not a class .*; give bad or good"):
         positive_of_two("wrose", LABELS, lambda: None)
 
 

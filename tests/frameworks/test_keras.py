@@ -598,7 +598,7 @@ def test_a_generator_of_tensorflows_own_is_told(tmp_path: Path, caplog: pytest.L
         ("Fails", r"Fails\(in_features=4, out_features=3\) failed: ValueError: no such width"),
         ("Empty", "it has no weights to train"),
         ("Pair", "for 8 samples it returns tuple, .* a tensor of shape"),
-        ("OwnStep", "it overrides train_step, but .* never calls"),
+        ("OwnStep", "it overrides train_step, which .* never calls"),
         ("no_model", "it returned a int; expected a keras.Model"),
         ("SIZE", "int given; expected a keras.Model class, or a function that returns one"),
         ("Nets", "keras_of_mine has no 'Nets'"),

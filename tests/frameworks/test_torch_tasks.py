@@ -143,7 +143,7 @@ def test_microbatches_of_text_give_the_same_step_up_to_rounding(here: Path) -> N
 
 
 def test_what_a_gpt_cannot_do_is_said(here: Path) -> None:
-    with pytest.raises(ModelError, match="xgboost does not do language_modeling, but the data are for it"):
+    with pytest.raises(ModelError, match="xgboost does not support language_modeling, the task of the data"):
         trainwright.train(gpt() | {"model": {"type": "xgboost"}})
     with pytest.raises(ModelError, match=r"num_heads \(3\) must divide hidden_size \(16\)"):
         trainwright.train(gpt(), ["model.params.num_heads=3"])
@@ -639,7 +639,7 @@ def test_labels_may_be_taken_for_amounts(here: Path) -> None:
     with pytest.raises(DataError, match="3 columns of int64, but the task is classification"):
         trainwright.train({"model": {"type": "mlp"}, "data": {"task": "classification"}}, data=(x, y))
     with pytest.raises(
-        ModelError, match=r"lightgbm does not do multilabel, but the data are for it.*y\.argmax"
+        ModelError, match=r"lightgbm does not support multilabel, the task of the data.*y\.argmax"
     ):
         trainwright.train({"model": {"type": "lightgbm"}}, data=(x, y))
     with pytest.raises(ModelError, match="LogisticRegression does not do multilabel; use random_forest"):

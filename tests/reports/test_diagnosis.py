@@ -96,7 +96,7 @@ def test_a_model_that_knows_its_rows_by_heart(tmp_path):
     outputs = probabilities(np.random.default_rng(5).normal(size=len(targets)))
     outputs[: ROWS[0]] = np.eye(2)[targets[: ROWS[0]]]
     (finding,) = found(run_of(tmp_path, bundle(classes(2, 4), features, targets, ROWS), cut(outputs)))
-    assert (finding.kind, finding.title) == ("overfitting", "It knows the training rows by heart")
+    assert (finding.kind, finding.title) == ("overfitting", "It memorized the training rows")
 
 
 def _weighted(tmp_path, *, knows: bool) -> Path:

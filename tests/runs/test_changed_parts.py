@@ -47,15 +47,15 @@ def test_a_run_of_which_a_part_changed_is_refused_in_one_line(command: str, whol
     with pytest.raises(ChangedInputsError) as refused:
         COMMANDS[command](whole)
     assert str(refused.value) == (
-        f"this version of Trainwright computes run {whole.id} otherwise: {PARTS['metrics'].decides} (metrics); "
-        "use version 7.8"
+        f"this version of Trainwright computes parts of run {whole.id} differently: "
+        f"{PARTS['metrics'].decides} (metrics); use version 7.8"
     )
     assert {run.id for run in trainwright.list_runs(whole.path.parent.parent)} == known
 
 
 def test_a_resume_is_refused_unless_changes_are_allowed(tmp_path: Path) -> None:
     run = with_another(crashed(tmp_path, {}, at=13), "rules")
-    with pytest.raises(ChangedInputsError, match=r"otherwise: .* \(rules\); use version 7\.8$"):
+    with pytest.raises(ChangedInputsError, match=r"differently: .* \(rules\); use version 7\.8$"):
         trainwright.resume(run)
     with pytest.raises(ChangedInputsError, match=re.escape("semantics of rules was 2, is 1")):
         trainwright.train(SMALL, runs_dir=tmp_path, resume=True)

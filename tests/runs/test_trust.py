@@ -24,7 +24,7 @@ from trainwright.records.run_dir import RunDir
 from trainwright.require import import_path, importing_by
 from trainwright.runs.run import Run
 from trainwright.runs.trust import RunImports
-from trainwright.runs.workdir import code_folders, reading, working_directory
+from trainwright.runs.workdir import code_folders, working_directory, working_for
 
 NET = """
 import torch
@@ -421,7 +421,7 @@ def test_processes_of_a_foreign_run_import_nothing_from_the_folder_that_it_names
     answer = trainwright.reproduce(made)
     assert answer.digests[0] == answer.digests[1]
     assert not mark.exists()
-    with reading(RunDir(made.path), started):  # as joblib starts processes
+    with working_for(RunDir(made.path), started):  # as joblib starts processes
         assert subprocess.run([*child, str(started)], check=False).returncode == 0
-    with reading(RunDir(made.path), started, trust=True):
+    with working_for(RunDir(made.path), started, trust=True):
         assert subprocess.run([*child, str(started)], check=False).returncode == 1

@@ -20,7 +20,7 @@ from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import require_objects
 from trainwright.runs.run import Run
 from trainwright.runs.run_config import check_usable, read_config
-from trainwright.runs.workdir import reading, working_directory
+from trainwright.runs.workdir import working_directory, working_for
 
 if TYPE_CHECKING:
     from trainwright.callbacks.base import Callback
@@ -168,7 +168,7 @@ def train_child(
     check_verdict(training.verdict)
     verb = "fork" if relation == "fork" else "resume"
     refuse_foreign_run(parent, verb)
-    with reading(
+    with working_for(
         parent,
         working_directory(parent),
         resume=True,

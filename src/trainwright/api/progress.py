@@ -92,7 +92,7 @@ def interruptible(verb: Callable[Params, Made]) -> Callable[Params, Made]:
 
 
 def unless_interrupted(run: Run) -> Run:
-    """Return a run.
+    """Return a run, unless Ctrl-C has ended it.
 
     Raises:
         Interrupted: Ctrl-C has ended it.
@@ -107,7 +107,7 @@ def unless_interrupted(run: Run) -> Run:
 
 
 def study_unless_interrupted(study: View, again: str = "the same call with resume=True") -> View:
-    """Return a study.
+    """Return a study, unless Ctrl-C has ended it.
 
     Args:
         study: The study.

@@ -14,7 +14,7 @@ from trainwright.records.listing import has_model
 from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import passed_objects, require_objects
 from trainwright.runs.run import Run
-from trainwright.runs.workdir import reading, working_directory
+from trainwright.runs.workdir import working_directory, working_for
 from trainwright.safe_files import usable_path
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _load(run: RunDir, verb: str, model: Any, *, trust: bool, pinned: bool = Tru
 
     refuse_foreign_run(run, verb)
     require_objects(run, verb, model=model, **data)
-    with reading(run, trust=trust):
+    with working_for(run, trust=trust):
         predictor = open_predictor(run, model, pinned=pinned)
     _warn_of_changes(run)
     return predictor
@@ -83,8 +83,8 @@ def _warn_of_changes(run: RunDir, said: Collection[str] = ()) -> None:
     for name, file in changed_code(run).items():
         if name not in said:
             log.warning(
-                "module %s (%s) has changed since run %s was trained: results may be other than those of "
-                "the trained model; put it back, or train again",
+                "module %s (%s) has changed since run %s was trained: results may differ from those of "
+                "the trained model; restore the module, or train again",
                 name,
                 file,
                 run.id,
@@ -137,7 +137,7 @@ def evaluate(
     _read_with(predictor, params)
     samples = predictor.files.samples(data) if is_file else None  # before the working directory changes
     rows = predictor.files.read(data, on_error) if is_file and samples is None else data
-    with reading(found, working_directory(found), trust=trust):
+    with working_for(found, working_directory(found), trust=trust):
         bundle = None
         if "data" in passed_objects(found) and not is_file:
             from trainwright.runs.data.bundles import bundle_of_objects
@@ -215,7 +215,7 @@ def predict(
     predictions = _predicted(run, options, runs_dir=runs_dir, model=model, trust=trust)
     if not isinstance(data, str | Path):
         raise InputError(
-            f"predict reads a file, and a {type(data).__name__} is none; for rows in memory: "
+            f"predict reads a file, not a {type(data).__name__}; for rows in memory: "
             "trainwright.load(run).predict(rows)"
         )
     frames = predictions.written(data, list)
@@ -241,7 +241,7 @@ def predict_file(
     model: Any = None,
     trust: bool = False,
 ) -> Written:
-    """Write the predictions for the rows of a file to another one; both may be larger than the memory.
+    """Write the predictions for the rows of a file to another one; both may be larger than memory.
 
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
@@ -371,7 +371,7 @@ def _predicted(
     predictor = _load(directory, "predict", model, trust=trust)
     intervals = None
     if options.interval is not None:
-        with reading(directory, working_directory(directory), trust=trust):
+        with working_for(directory, working_directory(directory), trust=trust):
             intervals = predictor.intervals(options.interval)
     _read_with(predictor, options.params)
     on_error = options.on_error or "null"
@@ -471,7 +471,7 @@ def explain(
     from trainwright.runs.data.bundles import bundle_of_objects
 
     bundle = bundle_of_objects(found, predictor, data) if data is not None else None
-    with reading(found, working_directory(found), trust=trust):
+    with working_for(found, working_directory(found), trust=trust):
         explanation = predictor.explain(bundle)
     if "not_kept" not in explanation:
         try:

@@ -43,7 +43,7 @@ from trainwright.runs.processes.placement import resumed_config
 from trainwright.runs.run import Run
 from trainwright.runs.run_config import usable_config
 from trainwright.runs.trust import of_own_config
-from trainwright.runs.workdir import code_beside, creation_of, reading, working_directory, working_in
+from trainwright.runs.workdir import code_beside, creation_of, working_directory, working_for, working_in
 from trainwright.storage.seals import problems
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _without_config(model: Any, data: Any) -> Config:
 
 @contextmanager
 def _noting(said: set[str], *, again: bool = True) -> Iterator[None]:
-    """Note what is logged; without `again`, leave out what was noted before."""
+    """Collect logged messages in `said`; with `again=False`, suppress those that are in it."""
 
     def is_new(record: logging.LogRecord) -> bool:
         message = record.getMessage()
@@ -154,7 +154,7 @@ def _noting(said: set[str], *, again: bool = True) -> Iterator[None]:
 
 
 class _Terms(NamedTuple):
-    """The runs that `train` may return instead of a new one, and where all are."""
+    """The arguments of `train` that let it return an existing run, and the folder of the runs."""
 
     runs_dir: Path | str | None
     resume: bool
@@ -317,7 +317,9 @@ def _resume(found: RunDir, overrides: Overrides, given: Training) -> Run:
             fill_object(found, given.model)
         return Run(found)
     refuse_foreign_run(found, "resume")
-    with reading(found, working_directory(found), resume=True, allow_change=allow_change, trust=given.trust):
+    with working_for(
+        found, working_directory(found), resume=True, allow_change=allow_change, trust=given.trust
+    ):
         resolved = usable_config(found)
         placement = placement_of_overrides(found, resolved, overrides)
         require_objects(found, "resume", model=given.model, data=given.data)
@@ -411,7 +413,7 @@ def reproduce(
             "reproduced: resume it, or start a new run, first"
         )
     original.require_result()  # what could not be compared afterwards is not trained for
-    with reading(original, working_directory(original), trust=trust):
+    with working_for(original, working_directory(original), trust=trust):
         resolved = usable_config(original)
         require_objects(original, "reproduce", model=model, data=data)
         again = RunDir.create(

@@ -153,7 +153,7 @@ def predict(
     quoted pattern of such files. It is read as the training data were. A language model says how well it
     predicts a text FILE. A model of images also takes an image, or a folder of images.
 
-    The rows are read, and predictions written, chunk by chunk: FILE may be larger than the memory.
+    The rows are read, and predictions written, chunk by chunk: FILE may be larger than memory.
     """
     names = next(csv.reader([",".join(keep)]), [])
     if output is None:

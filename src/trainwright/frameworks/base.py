@@ -56,7 +56,7 @@ CustomRate = Callable[[float, int], Callable[[int], float]]
 class Plan(NamedTuple):
     """The batch size, length and learning rate of a run, as its framework plans them.
 
-    Args:
+    Attributes:
         batch_size: Number of samples in one step. A framework whose step uses all training rows gives their
             number, so that an epoch is one step.
         total_steps: Number of steps if the run is not stopped early.
@@ -84,9 +84,9 @@ class ModelInputs:
     """Everything that a model is built from.
 
     `model_params` are the validated options of `config.model.type`. `threads` is the number of CPU threads
-    that the run was pinned to. `model` is the object that the user passed in Python, or None: it is trained,
-    and gets weights, in place, unless it is but the definition of a model. Whoever wants the object unchanged
-    passes what `Framework.copied` returns.
+    that the run was pinned to. `model` is the object that the user passed in Python, or None. It is trained
+    and loaded in place where `Capabilities.trains_objects`, and defines the model elsewhere. To keep the
+    object unchanged, pass a copy of it (`Framework.copied`).
     """
 
     config: RunConfig
@@ -476,7 +476,7 @@ class Framework(ABC):
 
     @staticmethod
     def check_sendable(model: Any) -> None:  # noqa: ARG004 - pickle refuses what most cannot send
-        """Refuse a model object that other processes would get incomplete.
+        """Refuse a model object that would reach other processes incomplete.
 
         Raises:
             ModelError: It has parts that pickle leaves out without an error.
@@ -515,7 +515,8 @@ class Framework(ABC):
         other models, and get the outputs that one thread gets. Neither loading nor predicting changes
         anything in the process: no thread count, determinism flag or global generator. (The caller preserves
         the generators of Python and NumPy.) Its outputs have the bits of the training where the process is
-        pinned as it was then, and agree to 1e-5 elsewhere.
+        pinned as it was then, and agree to 1e-5 elsewhere. Where `Capabilities.trains_objects`, an object in
+        `inputs.model` gets the weights, and is what the model predicts with.
 
         Args:
             inputs: What the model is built from.

@@ -1,4 +1,4 @@
-"""Rows that cannot be predicted: found one by one, and said in a few words."""
+"""Find the rows that cannot be predicted, and describe what is wrong with each."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def is_csv(output: Path) -> bool:
 def write_predictions(frames: Iterable[Any], output: Path) -> Written:
     """Write data frames, one below the other, as a file in the format of its ending.
 
-    The file is there when it is whole; one of this name is replaced.
+    The file appears only once it is complete; an existing one is replaced.
 
     Raises:
         InputError: The file cannot be written, or has another ending.

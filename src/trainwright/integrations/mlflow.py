@@ -11,7 +11,7 @@ from typing import Any
 from trainwright.inference.predictor import Predictor
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.predictor import open_predictor
-from trainwright.runs.workdir import reading
+from trainwright.runs.workdir import working_for
 
 
 class PyfuncModel:
@@ -39,5 +39,5 @@ class PyfuncModel:
 def _load_pyfunc(path: str) -> PyfuncModel:
     """Return the model of the portable run in a folder; MLflow calls it."""
     run = RunDir(Path(path))
-    with reading(run):
+    with working_for(run):
         return PyfuncModel(open_predictor(run, pinned=False))

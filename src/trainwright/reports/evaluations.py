@@ -205,5 +205,6 @@ def _positive(tables: Json) -> str:
     """Return the positive one of two classes, and why it is that one."""
     if tables.get("positive") is None:
         return ""
-    why = filter(None, (str(tables.get("positive_reason", "")), "evaluation.positive"))
-    return f"{tables['positive']} ({'; '.join(why)})"
+    reason = str(tables.get("positive_reason", ""))
+    why = f"{reason}; evaluation.positive chooses another" if reason else "evaluation.positive"
+    return f"{tables['positive']} ({why})"

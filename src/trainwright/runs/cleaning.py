@@ -45,7 +45,7 @@ class Criteria(NamedTuple):
     keep_best: int | None = None
 
     @property
-    def is_of_studies(self) -> bool:
+    def deletes_whole_studies(self) -> bool:
         """True if studies are deleted as a whole."""
         return self.older_than is not None or self.keep_best is not None
 
@@ -56,8 +56,10 @@ def cleanable(runs_dir: Path, criteria: Criteria) -> Iterator[Deletable]:
     Raises:
         InputError: A criterion is wrong.
     """
-    if (criteria.older_than or 0) < 0 or (criteria.keep_best is not None and criteria.keep_best < 1):
-        raise InputError("an age must not be negative, and at least one of the best runs is kept")
+    if criteria.older_than is not None and criteria.older_than < 0:
+        raise InputError(f"older_than is {criteria.older_than}: an age is 0 or more")
+    if criteria.keep_best is not None and criteria.keep_best < 1:
+        raise InputError(f"keep_best is {criteria.keep_best}: give 1 or more")
     for one in deletable(runs_dir, criteria):
         if one.status != "deleted" and (problem := unsent_values(one)):
             log.warning("%s is skipped: %s", one.folder.id, problem)
@@ -76,12 +78,12 @@ def deletable(runs_dir: Path, criteria: Criteria) -> Iterator[Deletable]:
     found: list[Deletable] = []
     for run in all_runs(runs_dir):
         study = of_studies.get(run.path)
-        is_left = study is not None and (criteria.is_of_studies or study.status == "running")
-        if criteria.experiment in (None, run.experiment) and not is_left:
+        keeps_study = study is not None and (criteria.deletes_whole_studies or study.status == "running")
+        if criteria.experiment in (None, run.experiment) and not keeps_study:
             with skipped(run):
                 if _has_wanted_status(run, criteria):
                     found.append(of_run(run))
-    for study in studies if criteria.is_of_studies else ():
+    for study in studies if criteria.deletes_whole_studies else ():
         with skipped(RunDir(study.path)):
             if study.status in (criteria.statuses or _OLD):
                 found.append(of_study(study))
@@ -106,7 +108,7 @@ def _has_wanted_status(run: RunDir, criteria: Criteria) -> bool:
     run.check_attempts()
     if criteria.statuses is not None:
         return status in criteria.statuses and status != "running"
-    if criteria.is_of_studies:
+    if criteria.deletes_whole_studies:
         return status in _OLD
     return status in CLEANED and not _has_checkpoint(run)
 

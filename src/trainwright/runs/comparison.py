@@ -15,7 +15,7 @@ from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
 from trainwright.redact import redacted, redacted_value
 from trainwright.runs.run_config import read_config
-from trainwright.runs.workdir import reading, working_directory
+from trainwright.runs.workdir import working_directory, working_for
 
 _RESULTS = ("steps", "epochs", "train_seconds", "samples_per_second")
 
@@ -149,7 +149,7 @@ def _tests(first: RunDir, second: RunDir, trust: bool) -> list[Significance]:
 
     predictions = []
     for run in (first, second):
-        with reading(run, working_directory(run), trust=trust):
+        with working_for(run, working_directory(run), trust=trust):
             predictions.append(predicted(run))
     # Of a metric that a model brings, nothing but its value is known.
     ours, theirs = (

@@ -93,8 +93,8 @@ def unsent_values(one: Deletable) -> str | None:
     for run in one.runs:
         for tracker, count in unsent(run.path):
             return (
-                f"{tracker} lacks {count} of the values of run {run.id}: `trainwright runs sync {run.id}` "
-                "sends them; `trainwright runs delete --force` deletes it all the same"
+                f"{tracker} has not received {count} of the values of run {run.id}: `trainwright runs sync "
+                f"{run.id}` sends them; `trainwright runs delete --force {one.folder.id}` deletes it anyway"
             )
     return None
 
@@ -177,10 +177,10 @@ def check_inside(folder: Path, runs_dir: Path) -> None:
         InputError: It is not.
     """
     if folder.is_symlink() or folder.parent.is_symlink():
-        raise InputError(f"{folder} is reached by a symbolic link, which is not followed to delete anything")
+        raise InputError(f"{folder} is behind a symbolic link, and nothing is deleted through a link")
     if folder.absolute().parent.parent.resolve() != runs_dir.resolve():
         raise InputError(
-            f"{folder} is not in the folder of the runs {runs_dir}: give its own with --runs-dir"
+            f"{folder} is not in the runs folder {runs_dir}: name the folder that it is in with --runs-dir"
         )
 
 

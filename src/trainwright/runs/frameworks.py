@@ -112,8 +112,8 @@ def _check_task(framework: type[Framework], name: str, config: RunConfig, info: 
     if framework.tasks is not None and info.task not in framework.tasks:
         advice = plugins.task_of(info.task).mistaken
         raise ModelError(
-            f"{model} does not do {info.task}, but the data are for it; {name} does "
-            f"{', '.join(framework.tasks)}, and torch does every task{advice and f'; {advice}'}"
+            f"{model} does not support {info.task}, the task of the data; {name} supports "
+            f"{', '.join(framework.tasks)}, and torch supports every task{advice and f'; {advice}'}"
         )
     if not framework.capabilities.named_inputs and list(info.inputs) != [FEATURES]:
         raise ModelError(

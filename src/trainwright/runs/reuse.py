@@ -77,7 +77,7 @@ class CompletedRuns:
             asked = found is None and index == 0  # the newest
             log.log(self._level if asked else logging.INFO, "run %s is not reused: %s", *why)
         if not known:
-            log.info("no run with this config has completed in %s/%s", self._runs_dir, self._experiment)
+            log.info("no completed run of this config in %s/%s to reuse", self._runs_dir, self._experiment)
         if found is not None:
             same = "is reused: it has the same inputs, so nothing is trained"
             made = found.require_manifest().created

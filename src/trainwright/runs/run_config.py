@@ -44,7 +44,7 @@ def read_config(
         run: The run directory.
         overrides: The user's own, in which variables are filled in.
         checked: Whether names and options of adapters are checked, which must be installed then.
-        trust: Whether the user trusts the run; within `workdir.reading`, that has been said.
+        trust: Whether the user trusts the run; within `workdir.working_for`, that has been said.
 
     Raises:
         ConfigError: The config or an override is wrong.

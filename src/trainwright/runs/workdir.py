@@ -145,7 +145,7 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def reading(
+def working_for(
     run: RunDir,
     folder: Path | None = None,
     *,
@@ -178,8 +178,8 @@ def _refuse_changed_parts(run: RunDir) -> None:
     manifest = run.manifest()
     if manifest is not None and (parts := changed(manifest.semantics)):
         raise ChangedInputsError(
-            f"this version of Trainwright computes run {run.id} otherwise: {in_words(parts)}; use version "
-            f"{manifest.code.trainwright or 'that made it'}"
+            f"this version of Trainwright computes parts of run {run.id} differently: {in_words(parts)}; use "
+            f"version {manifest.code.trainwright or 'that made it'}"
         )
 
 

@@ -11,16 +11,16 @@ _SUFFIX = ".deleted"
 
 
 def marked(name: str) -> str:
-    """Return the name that the file which makes a folder a run or a study gets while that is deleted."""
+    """Return the name that a folder's identifying file has while the folder is being deleted."""
     return f"{name}{_SUFFIX}"
 
 
 def mark_deleted(folder: Path, name: str) -> None:
-    """Make a folder no run, or no study, by one atomic step, so that no half of it looks whole.
+    """Rename a folder's identifying file in one atomic step, so that no half-deleted run looks whole.
 
     Args:
-        folder: The folder.
-        name: The file without which it is none.
+        folder: The folder of a run or study.
+        name: The identifying file.
 
     Raises:
         OSError: The file cannot be renamed.
@@ -39,7 +39,7 @@ def remove_folder(folder: Path, name: str) -> None:
         OSError: Something cannot be deleted, or the folder is a symbolic link.
     """
     if folder.is_symlink():
-        raise OSError(f"{folder} is a symbolic link, which is not followed to delete anything")
+        raise OSError(f"{folder} is a symbolic link, and nothing is deleted through a link")
     mark_deleted(folder, name)
     for path in folder.iterdir():
         if path.name == marked(name):

@@ -141,7 +141,7 @@ def test_missing_columns_are_named_at_once() -> None:
         fitted(rows).features([{"height": 1, "Weight": 2, "agee": 3, "size": 4, "pulse": 5}])
     assert "no column 'age'; did you mean 'agee'?" in str(caught.value)
     assert "accepts missing" not in str(caught.value)
-    with pytest.raises(DataError, match="and 1 more columns are missing"):
+    with pytest.raises(DataError, match=r"and 1 more$"):
         fitted(rows).features([{"pulse": 5}])
     with pytest.raises(DataError, match="accepts missing values: to use that, add it, and leave it empty"):
         fitted(rows, impute="median").features([dict.fromkeys(("height", "weight", "age", "size"), 1)])

@@ -163,7 +163,7 @@ def test_what_keeps_going_on_from_being_exact_is_said(
     child = trainwright.resume(run, LONGER)
     (line,) = initial(child)["differs"]
     assert line.startswith(says)
-    assert f"the run does not go on exactly: {line}" in caplog.text
+    assert f"the run does not continue exactly: {line}" in caplog.text
     assert trainwright.reproduce(child).verdict == "identical"
 
 
@@ -675,7 +675,7 @@ def test_data_that_changed_unasked_are_refused(on_csv: Run, caplog: pytest.LogCa
 def test_classes_must_stay_what_they_are(on_csv: Run) -> None:
     frame = pd.read_csv("data.csv")
     frame.assign(target=frame.target + 1).to_csv("classes.csv", index=False)
-    with pytest.raises(InputError, match="another list of classes than that of run"):
+    with pytest.raises(InputError, match="the list of classes is not that of run"):
         trainwright.fork(on_csv, {**LONGER, "data.path": "classes.csv"})
 
 
@@ -706,7 +706,7 @@ def test_boosting_goes_on_with_the_same_rows_only(on_csv: Run) -> None:
             None,
             "the state of run .* does not fit: .*model.init_from=",
         ),
-        ({**LONGER, "data.type": "wine"}, None, "data: another list of features than that of run"),
+        ({**LONGER, "data.type": "wine"}, None, "data: the list of features is not that of run"),
         ({"training.batch": 8}, None, "unknown key"),
     ],
 )

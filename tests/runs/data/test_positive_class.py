@@ -69,7 +69,7 @@ def test_the_rarer_class_is_positive_and_recorded(run, credit):
     table = json.loads((run.path / "evaluation" / "test.json").read_text())
     assert manifest["data"]["positive"] == table["positive"] == "worse"
     assert (
-        "positive class: worse (the rarer class; evaluation.positive)"
+        "positive class: worse (the rarer class; evaluation.positive chooses another)"
         in (run.path / "report.html").read_text()
     )
     assert "- positive class: worse" in write_card(run.path).read_text()
@@ -97,7 +97,7 @@ def test_a_run_that_is_created_first_has_the_same(run, credit, tmp_path):
 
 
 def test_what_is_no_class_is_refused_before_training(credit, tmp_path):
-    with pytest.raises(InputError, match=r"evaluation\.positive: wrose is no class .* give fine or worse"):
+    with pytest.raises(InputError, match=r"evaluation\.positive: wrose is not a class .* give fine or worse"):
         trainwright.train(config(credit, **evaluation(positive="wrose")), runs_dir=tmp_path)
 
 

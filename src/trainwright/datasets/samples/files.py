@@ -78,11 +78,11 @@ def existing_file(path: str, *, mapped: bool = False) -> Path:
 
     Args:
         path: The path or URL, as the user gave it.
-        mapped: The file is read in parts, so it may be larger than the memory.
+        mapped: The file is read in parts, so it may be larger than memory.
 
     Raises:
         DataError: The file does not exist, or cannot be read to its end: it is a folder, a pipe, a
-            device, a file that is larger than the memory or was never written.
+            device, a file that is larger than memory or was never written.
     """
     try:
         file = _fetched(path) if is_url(path) else Path(path).expanduser()

@@ -1,7 +1,7 @@
 """The types of the cells of a file without types: booleans, numbers, times or text.
 
 A column is judged by all of its cells: at once (`typed_cells`), or piece by piece (`ColumnFacts`) where a
-file is larger than the memory. Both give the same values.
+file is larger than memory. Both give the same values.
 """
 
 from __future__ import annotations

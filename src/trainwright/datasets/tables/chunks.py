@@ -1,4 +1,4 @@
-"""Read files of rows chunk by chunk: files for prediction may be larger than the memory."""
+"""Read files of rows chunk by chunk: files for prediction may be larger than memory."""
 
 from __future__ import annotations
 

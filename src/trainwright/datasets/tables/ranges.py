@@ -1,4 +1,4 @@
-"""The ranges of the training rows, and values to predict for that are outside of them or were never seen."""
+"""The ranges of the training rows, and rows to predict that are outside of them or have unseen categories."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class _Beyond:
 
 @dataclass
 class UnusualValues:
-    """A count of the rows to predict for whose values no training row has.
+    """Counts of the rows to predict that have values unlike those of any training row.
 
     Attributes:
         ranges: The ranges of the training rows, by column.
@@ -121,7 +121,7 @@ class UnusualValues:
         if beyond:
             most = sorted(beyond, key=lambda name: -beyond[name].rows)
             named = ", ".join(beyond[name].words(name) for name in most[:_NAMED])
-            more = f" and {len(most) - _NAMED} more columns" if len(most) > _NAMED else ""
+            more = f" and {len(most) - _NAMED} more" if len(most) > _NAMED else ""
             lines.append(
                 f"{self._of(self.outside)} a value outside the range seen in training: {named}{more}"
             )
@@ -131,7 +131,7 @@ class UnusualValues:
                 for name, values in [*self._categories.items()][:_NAMED]
             )
             others = len(self._categories) - _NAMED
-            named += f" and {others} more columns" if others > 0 else ""
+            named += f" and {others} more" if others > 0 else ""
             lines.append(f"{self._of(self.unseen)} a category never seen in training: {named}")
         return lines
 

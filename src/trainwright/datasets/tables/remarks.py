@@ -78,7 +78,7 @@ def require_columns(table: Table, columns: Sequence[Encoder]) -> None:
         for column in lacking[:3]
     ]
     if len(lacking) > len(lines):
-        lines.append(f"and {len(lacking) - len(lines)} more columns are missing")
+        lines.append(f"and {len(lacking) - len(lines)} more")
     elif all(column.accepts_missing for column in lacking):
         them = "it" if len(lacking) == 1 else "them"
         lines.append(f"the model accepts missing values: to use that, add {them}, and leave {them} empty")

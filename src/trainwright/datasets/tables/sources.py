@@ -37,7 +37,7 @@ def table_files(path: str, kind: str, *, mapped: bool = False) -> list[TableFile
     Args:
         path: A file, a folder or a pattern, or a URL of one.
         kind: The `data.type` of the files.
-        mapped: The files are read in parts, so they may be larger than the memory.
+        mapped: The files are read in parts, so they may be larger than memory.
 
     Raises:
         DataError: There is no such file, or it cannot be read.

@@ -1,7 +1,7 @@
 """WebDataset shards: tar files, in which the files of a sample have one name and different extensions.
 
 `0001.jpg` and `0001.cls`, one after the other, are a sample with the fields `jpg` and `cls`. An index of each
-shard says where its files are, so samples are read in any order; shards may be larger than the memory.
+shard says where its files are, so samples are read in any order; shards may be larger than memory.
 """
 
 from __future__ import annotations

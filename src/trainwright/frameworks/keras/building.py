@@ -49,21 +49,20 @@ def build_model(keras: Any, inputs: ModelInputs, policy: str) -> tuple[Any, Comp
         policy: Keras's dtype policy for the layers.
 
     Raises:
-        ModelError: The model cannot be built, loaded or copied, or is not a Keras model.
+        ModelError: The model cannot be built or loaded, or is not a Keras model.
     """
-    source = inputs.model
-    if source is None and inputs.config.model.type == "keras":
-        source = _loaded(keras, inputs.model_params)
-    elif source is None:
+    model = inputs.model
+    if model is None and inputs.config.model.type == "keras":
+        model = _loaded(keras, inputs.model_params)
+    elif model is None:
         built_in = inputs.config.model.type in BUILT_IN
         # With float32, keep the policy that a user may have set globally for a class of theirs.
         with _policy(keras, policy) if built_in or policy != "float32" else nullcontext():
             model = _constructed(keras, inputs)
         return _checked(model, inputs), _compiled(model)
-    model = source
     if policy != "float32":
         _set_policy(model, policy)
-    return _checked(model, inputs), _compiled(source)
+    return _checked(model, inputs), _compiled(model)
 
 
 def definition(model: Any) -> dict[str, str]:
@@ -120,7 +119,7 @@ def _keras_class(model: Any, name: str) -> Any:
 
 
 def _leads_to_keras(value: Any) -> bool:
-    """Return whether a value is, or holds, a layer or a variable of Keras: the digest of layers has these."""
+    """Return whether a value is or contains a Keras layer or variable, which the digest of layers covers."""
     if isinstance(value, dict | list | tuple | set):
         parts = [*value.values()] if isinstance(value, dict) else [*value]
         return any(map(_leads_to_keras, parts))
@@ -136,9 +135,9 @@ def _checked(model: Any, inputs: ModelInputs) -> Any:
     own = [name for name in _UNUSED_METHODS if not _of_keras(getattr(type(model), name))]
     if own:
         raise ModelError(
-            f"model {inputs.config.model.type}: it overrides {' and '.join(own)}, but Trainwright makes the "
-            "steps itself and never calls that; move the code into layers (`add_loss` adds losses), or "
-            "into a compiled loss"
+            f"model {inputs.config.model.type}: it overrides {' and '.join(own)}, which Trainwright never "
+            "calls: it has a training step of its own; move the code into layers (`add_loss` adds losses), "
+            "or into a compiled loss"
         )
     return model
 
@@ -197,24 +196,24 @@ def copied(keras: Any, model: Any) -> Any:
     classes = {type(layer).__name__: type(layer) for layer in model._flatten_layers()}
     try:
         with keras.saving.custom_object_scope(classes):
-            copied = _clone(keras, model)
-        for layer, original in zip(copied._flatten_layers(), model._flatten_layers(), strict=False):
+            copy = _clone(keras, model)
+        for layer, original in zip(copy._flatten_layers(), model._flatten_layers(), strict=False):
             layer.trainable = original.trainable
         if model.built:
-            if not copied.built:
-                copied.build_from_config(model.get_build_config())
-            copied.set_weights(model.get_weights())
+            if not copy.built:
+                copy.build_from_config(model.get_build_config())
+            copy.set_weights(model.get_weights())
     except Exception as error:
         log.warning(
-            "the model object cannot be copied (%s: %s): the object itself is used, and gets other weights; "
+            "the model cannot be copied (%s: %s): your object itself is used, and its weights will change; "
             "give its class a get_config that returns its constructor's arguments",
             type(error).__name__,
             _first_line(error),
         )
         return model
     if getattr(model, "compiled", False):
-        _compile_alike(copied, model)
-    return copied
+        _compile_alike(copy, model)
+    return copy
 
 
 def _compile_alike(copy: Any, model: Any) -> None:

@@ -26,7 +26,7 @@ log = logging.getLogger("trainwright")
 
 
 class KerasLearner(Learner):
-    """Train a `keras.Model` on one device."""
+    """The training of a `keras.Model` on one device."""
 
     def __init__(self, inputs: LearnerInputs) -> None:
         self._inputs, training = inputs, inputs.config.training

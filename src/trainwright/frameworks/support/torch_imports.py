@@ -1,4 +1,4 @@
-"""What of torch a process imports."""
+"""The parts of torch that a process imports."""
 
 from __future__ import annotations
 

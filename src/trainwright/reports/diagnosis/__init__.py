@@ -23,7 +23,7 @@ __all__ = ["Finding", "diagnose", "section"]
 
 Rule = Callable[[RunFiles], Finding | None]
 
-# What makes what follows from it pointless comes first: the others of its line are not asked then.
+# Only the first finding of a group is reported, so causes come before their consequences.
 _RULES: Sequence[Sequence[Rule]] = (
     (
         *(diverged, lagging, flat, unusual_rate, weighable, underfitting, unfinished, one_class),
@@ -38,8 +38,8 @@ _RULES: Sequence[Sequence[Rule]] = (
 def diagnose(run: RunFiles) -> list[Finding]:
     """Return what is wrong with a run; empty for a healthy one, or one that has too few records."""
     findings = []
-    for line in _RULES:
-        found = next((finding for rule in line if (finding := rule(run)) is not None), None)
+    for group in _RULES:
+        found = next((finding for rule in group if (finding := rule(run)) is not None), None)
         findings += [found] if found else []
     return findings
 

@@ -86,7 +86,7 @@ def _only_one(run: RunFiles, true: Floats, labels: list[object], chosen: int) ->
         changes = relaxed(run)
         words = "the loss falls on the rows that judge it"
         better = expected(run, changes, f"{split}_loss", "lower", words)
-    return Finding("one class", "It only ever answers one class", seen, changes, better, command)
+    return Finding("one class", "It always predicts the same class", seen, changes, better, command)
 
 
 def _ranks(run: RunFiles) -> bool:
@@ -141,7 +141,7 @@ def known_by_heart(run: RunFiles) -> Finding | None:
     changes = restraint(run)
     words = "the loss falls on the rows that judge the model"
     to_fall = expected(run, changes, f"{judged}_loss", "lower", words)
-    return Finding("overfitting", "It knows the training rows by heart", seen, changes, to_fall)
+    return Finding("overfitting", "It memorized the training rows", seen, changes, to_fall)
 
 
 def _ranked_by_heart(run: RunFiles, judged: str) -> str:

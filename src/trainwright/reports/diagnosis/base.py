@@ -59,7 +59,7 @@ class Expected(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A fault of a run: in a line, what was seen to say so, what mends it, and what that is expected to do.
+    """A fault of a run: a title, the evidence, the change that fixes it, and the effect expected of that.
 
     `changes` are values of the config by their dotted keys, which this config takes; empty where no change of
     it is known to help. `command` is one that helps without them, and costs less: it is tried first. It has

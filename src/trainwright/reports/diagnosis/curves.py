@@ -41,7 +41,7 @@ def diverged(run: RunFiles) -> Finding | None:
             return None
         seen = f"the training loss rose from {number(first)} to {number(last)}"
     else:
-        seen = f"the training loss is not a number any more at step {number(curve.last_step)}"
+        seen = f"the training loss became NaN or infinite at step {number(curve.last_step)}"
     changes = _lower(run)
     to_fall = expected(run, changes, "train_loss", "lower", "the training loss stays finite and falls")
     return Finding("diverged", "The training diverged", seen, changes, to_fall)
@@ -107,7 +107,7 @@ def overfitting(run: RunFiles) -> Finding | None:
     before, end = train.at(step), ends(train.values)[1]
     if last - best <= _RISE * abs(best) or end >= (1 - _RISE) * before:
         return None
-    kept = ". The best model was kept, so the rest was for nothing" if _kept_best(run) else ""
+    kept = ". The best model was kept, so the later steps were wasted" if _kept_best(run) else ""
     seen = (
         f"the validation loss was lowest at step {step:.0f} ({number(best)}) and rose to {number(last)}, "
         f"while the training loss fell from {number(before)} to {number(end)}{kept}"

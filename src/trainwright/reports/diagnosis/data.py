@@ -55,7 +55,7 @@ def shift(run: RunFiles) -> Finding | None:
         values = numbers(told)
         if values["auc"] < _APART or values["auc"] - 0.5 < _ERRORS * values["error"]:
             continue
-        columns = [str(one["name"]) for one in told["columns"] if float(one["shift"]) >= 0.1]
+        columns = [str(one["name"]) for one in told["columns"] if float(one["shift"]) >= _SHIFTED]
         seen = (
             f"a linear model tells {SPLITS[split]} rows from training rows with an area under the ROC curve "
             f"of {values['auc']:.2f} (alike: 0.50)"

@@ -67,7 +67,7 @@ class Origin:
         self.initial: InitialState | None = self.lineage.initial if self.lineage else None
 
     def announce(self, attempt: int, step: int) -> None:
-        """Log where an attempt begins, and what a child begins with; called once nothing refuses it any more.
+        """Log where an attempt begins, and what a child begins with; called after the last check.
 
         Args:
             attempt: The number of the attempt.
@@ -77,9 +77,10 @@ class Origin:
             log.info("run %s %s", self._run.id, self.lineage.in_words())
             at = self.initial.checkpoint_step if self.initial else 0
             if self.lineage.step != at or not at:
-                newest = f"its newest checkpoint that can be used is of step {at}"
-                what = newest if at else "no checkpoint can be used"
-                log.info("of run %s, %s: training repeats its steps from there", self.lineage.run_id, what)
+                id_ = self.lineage.run_id
+                newest = f"the newest usable checkpoint of run {id_} is of step {at}"
+                what = newest if at else f"run {id_} has no usable checkpoint"
+                log.info("%s: training repeats its steps from step %d", what, at)
         if step:
             log.info("resuming run %s from step %d", self._run.id, step)
 
@@ -301,9 +302,11 @@ class Origin:
             return now
         differs = [*self.initial.differs, *self._changes(now)]
         if differs:
-            log.warning("the run does not go on exactly: %s", "; ".join(differs))
+            log.warning("the run does not continue exactly: %s", "; ".join(differs))
         else:
-            log.info("the run goes on exactly: to the bits of one that has had its length from the start")
+            log.info(
+                "the run continues exactly: it will end with the bits of a run of this length from the start"
+            )
         return now.model_copy(update={"initial": self.initial.model_copy(update={"differs": differs})})
 
     def _check_data(self, now: Manifest, components: Components, allow_change: bool) -> None:
@@ -312,7 +315,7 @@ class Origin:
         for name, field in _MEANING.items():
             if getattr(before, field) != getattr(now.data, field):
                 raise InputError(
-                    f"data: another {name} than that of run {id_}, so its state does not fit; {advice(id_)}"
+                    f"data: the {name} is not that of run {id_}, so its state does not fit; {advice(id_)}"
                 )
         changed = [name for name, split in before.splits.items() if now.data.splits.get(name) != split]
         if not changed:
@@ -371,7 +374,7 @@ class Origin:
 
     @contextmanager
     def fitting(self, step: int) -> Iterator[None]:
-        """Say of a state that does not fit the run's model where it comes from.
+        """Name the parent in the error, if its state does not fit the model of the run.
 
         Raises:
             InputError: It is that of the parent, and does not fit.
@@ -385,9 +388,9 @@ class Origin:
             raise InputError(f"the state of run {id_} does not fit: {error}; {advice(id_)}") from error
 
     def adapts(self, step: int) -> bool:
-        """Return whether a state, when it is restored, is that of the parent with changes in it.
+        """Return whether the state to restore is the parent's, and the config changes what a state contains.
 
-        It may have other options in it; an average of weights or a scaler that begins; or lack one that ends.
+        Options of the model may differ; an average of the weights or a loss scaler may be new, or be dropped.
         """
         if self.lineage is None or self.initial is None or step != self.initial.step:
             return False
@@ -401,7 +404,7 @@ class Origin:
         return self.lineage.has_same(bundle.once(data_inputs), "val") and not has_own_loss
 
     def exclude_lost(self, components: Components, commit: Commit | None) -> None:
-        """Let only those evaluations count for the best model whose weights came with a state.
+        """Exclude evaluations from the choice of the best model if their weights did not come with a state.
 
         Args:
             components: What the run, or a step of its parent, is computed with.

@@ -42,9 +42,11 @@ def _rows_of_classes(bundle: DataBundle, config: RunConfig) -> Array | None:
 
 
 def positive_in_words(bundle: DataBundle) -> str | None:
-    """Return the positive class, and why it is that one: `bad (the rarer class; evaluation.positive)`."""
+    """Return the positive class, and why it is that one: `bad (the rarer class; evaluation.positive ...)`."""
     info = bundle.info
     if info.positive is None:
         return None
     label = info.positive if info.classes is None else info.classes[info.positive]
-    return f"{label} ({'; '.join(filter(None, (info.positive_reason, 'evaluation.positive')))})"
+    reason = info.positive_reason
+    why = f"{reason}; evaluation.positive chooses another" if reason else "evaluation.positive"
+    return f"{label} ({why})"

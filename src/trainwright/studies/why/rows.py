@@ -8,7 +8,7 @@ from trainwright.evaluation.significance import same_rows
 from trainwright.numerals import number
 from trainwright.redact import redacted
 from trainwright.runs.split_predictions import other_rows, predicted
-from trainwright.runs.workdir import reading, working_directory
+from trainwright.runs.workdir import working_directory, working_for
 from trainwright.studies.why.sides import Side
 from trainwright.types import SplitName
 
@@ -36,7 +36,7 @@ def rows_test(sides: tuple[Side, Side], metric: str, *, trust: bool) -> Json:
     try:
         scores = []
         for side in sides:
-            with reading(side.run, working_directory(side.run), trust=trust):
+            with working_for(side.run, working_directory(side.run), trust=trust):
                 scores.append(predicted(side.run, split).scores)
         return {"split": split, **same_rows(name, scores[0], scores[1]).to_json()}
     # Foreign code loads models: whatever it raises, the rest of the answer is still of use.

@@ -1,4 +1,4 @@
-"""The positive class: of two classes, the one that F1, precision, recall, curves and thresholds are of."""
+"""The positive class: of two classes, the one for which F1, precision, recall and thresholds are computed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from trainwright.types import Array
 
 KEY = "evaluation.positive"
 # Labels that name the class to be found; what they are not (no, good, ham ...) needs no list.
-_WORDS = """
+_WORDS = frozenset(
+    """
 y yes t true p pos positive bad abnormal anomalous anomaly attack attrition bankrupt bankruptcy
 buyer cancelled canceled case churn churned churner click clicked converted conversion damaged
 dead deceased default defaulted defaulter defect defective delayed died disease diseased error
 event fail failed failure fake fault faulty fraud fraudulent hate ill infected intrusion late
 malicious malignant malware outlier overdue phishing poisonous present purchase purchased
 readmitted relapse risk risky sick spam suspicious terminated threat toxic unhealthy
-"""
+""".split()  # noqa: SIM905 - a list of as many literals would fill the screen
+)
 
 
 class PositiveClass(NamedTuple):
@@ -53,7 +55,7 @@ def _index(named: Any, labels: Sequence[Any]) -> int:
         if len(found) == 1:
             return found[0]
     allowed = " or ".join(map(str, labels))
-    raise InputError(f"{KEY}: {named} is no class of the target; give {allowed}")
+    raise InputError(f"{KEY}: {named} is not a class of the target; give {allowed}")
 
 
 def _is_written(label: Any, named: Any) -> bool:
@@ -77,7 +79,7 @@ def _by_label(labels: Sequence[Any]) -> PositiveClass | None:
     first, second = map(_folded, labels)
     if {first, second} in ({"0", "1"}, {"-1", "1"}, {"false", "true"}):
         return PositiveClass(int(second in ("1", "true")), f"of {labels[0]} and {labels[1]}")
-    found = [index for index, label in enumerate((first, second)) if label in _WORDS.split()]
+    found = [index for index, label in enumerate((first, second)) if label in _WORDS]
     return PositiveClass(found[0], "by its name") if len(found) == 1 else None
 
 

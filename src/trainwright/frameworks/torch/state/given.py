@@ -70,7 +70,7 @@ def copied(module: nn.Module) -> nn.Module:
         copy_: nn.Module = copy.deepcopy(module, memo)
     except Exception as error:
         log.warning(
-            "the model cannot be copied (%s: %s): the object itself is used, and gets other weights",
+            "the model cannot be copied (%s: %s): your object itself is used, and its weights will change",
             type(error).__name__,
             error,
         )
