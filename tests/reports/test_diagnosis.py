@@ -113,7 +113,7 @@ def test_a_rare_class_that_is_known_by_heart(tmp_path):
     """Shares of right answers show nothing of it: they are below those of the constant answer."""
     run = _weighted(tmp_path, knows=True)
     (finding,) = found(run)
-    assert (finding.kind, finding.title) == ("overfitting", "It knows the training rows by heart")
+    assert (finding.kind, finding.title) == ("overfitting", "It memorized the training rows")
     assert "the area under the ROC curve of “class 1” is 1.00 on training rows, and 0.58" in finding.seen
     assert finding.otherwise.startswith("no setting is known to help here; more rows")
 
