@@ -22,10 +22,10 @@ from safetensors.numpy import load_file
 import small_runs
 import trainwright
 from late import Late, keras_in_one_thread
-from small_runs import SMALL, assert_same, checkpoints, journal_values
+from small_runs import SMALL, assert_same, checkpoints, journal_values, preempted
 from trainwright.config import load
 from trainwright.digest import sha256_file
-from trainwright.errors import ConfigError, InputError, ModelError, TrainingError
+from trainwright.errors import ConfigError, InputError, ModelError, TrainingError, TrainwrightError
 from trainwright.frameworks.base import ModelInputs
 from trainwright.frameworks.keras import KerasFramework
 from trainwright.frameworks.keras.backend import _pin_tensorflow
@@ -794,6 +794,27 @@ def test_an_object_is_trained_and_resumed(tmp_path: Path) -> None:
     assert any((mine != old).any() for mine, old in zip(model.get_weights(), trained, strict=True))
     np.testing.assert_array_equal(weights(whole)["000.dense.kernel"], before[0])
     assert not np.array_equal(weights(whole)["002.dense.kernel"], before[2])
+
+
+def test_a_refused_resume_leaves_the_weights_of_an_object(tmp_path: Path) -> None:
+    cut = preempted(tmp_path, model=functional())
+    for other in (functional(activation=None), functional(classes=4)):
+        before = [array.copy() for array in other.get_weights()]
+        with pytest.raises(TrainwrightError):
+            trainwright.resume(cut, model=other)
+        for mine, own in zip(other.get_weights(), before, strict=True):
+            np.testing.assert_array_equal(mine, own)
+
+
+def test_a_run_leaves_the_global_generator(tmp_path: Path) -> None:
+    model = functional()
+    keras.utils.set_random_seed(5)
+    expected = [tf.random.normal((2,)).numpy() for _ in range(3)]
+    keras.utils.set_random_seed(5)
+    drawn = [tf.random.normal((2,)).numpy()]
+    trainwright.train(SMALL, runs_dir=tmp_path, model=model)
+    drawn += [tf.random.normal((2,)).numpy() for _ in range(2)]
+    np.testing.assert_array_equal(drawn, expected)
 
 
 @pytest.mark.parametrize("kind", ["lambda", "nested", "recurrent", "sequential"])

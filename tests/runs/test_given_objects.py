@@ -1,6 +1,7 @@
 """A model that is given as an object is trained itself, and holds the weights that the run reports."""
 
 import copy
+import json
 import os
 import random
 import subprocess
@@ -23,7 +24,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.tree import DecisionTreeClassifier
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from torch import nn
 from xgboost import XGBClassifier, XGBRegressor
 
@@ -33,6 +34,7 @@ from trainwright.callbacks.base import Callback
 from trainwright.errors import (
     ChangedInputsError,
     CheckpointError,
+    ConfigError,
     ModelError,
     TrainingError,
     TrainwrightError,
@@ -481,6 +483,70 @@ def test_an_estimator_that_cannot_have_the_labels_stays_unfitted(
     trainwright.train({"data": {}}, runs_dir=tmp_path, model=boosted, data=(CLASSES[0], NAMES))
     assert not hasattr(boosted, "estimators_")
     assert "stays unfitted, since the model learned the numbers of the classes bad, no" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "target"),
+    [
+        ({"target_transform": "log1p"}, "a transformed target"),
+        ({"standardize": True}, "a standardized target"),
+    ],
+)
+def test_an_estimator_of_other_targets_stays_unfitted(
+    settings: dict[str, Any], target: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree = DecisionTreeRegressor(max_depth=2)
+    trainwright.train({"data": settings}, runs_dir=tmp_path, model=tree, data=VALUES)
+    assert not hasattr(tree, "tree_")
+    assert f"the model learned {target}; predict with trainwright.load(run, model=...)" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "message"),
+    [
+        (
+            {"model": {"type": "mlp", "foo": 1, "lora": {"r": 8}}},
+            {},
+            r"model\.lora: has no effect",
+        ),
+        ({"model": {"hidden": [3], "foo": 1}}, {}, r"model\.hidden: has no effect .* \(nor have foo\)"),
+        ({"model": {"init_from": "last"}}, {}, r"model\.init_from: .* load the weights into it before"),
+        ({}, {"model.hidden": [3]}, r"model\.hidden: has no effect"),
+    ],
+)
+def test_options_beside_an_object_are_refused(
+    config: dict[str, Any], overrides: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        trainwright.train({**PLAIN, **config}, overrides, runs_dir=tmp_path, model=net())
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps({**PLAIN, **config}))
+    with pytest.raises(ConfigError, match=message):
+        trainwright.train(file, overrides, runs_dir=tmp_path, model=net())
+
+
+def test_an_object_replaces_the_type_of_the_config(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert trainwright.train(SMALL, runs_dir=tmp_path, model=net()).status == "completed"
+    assert "the model given replaces model.type mlp, with its hidden, dropout" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (net().double(), r"the data are float32 here, and the model is float64: give net\.float\(\)"),
+        (net().half(), r"the model is float16: give net\.float\(\)"),
+        (net().requires_grad_(False), "all its parameters have requires_grad=False"),
+        (
+            nn.Sequential(nn.LazyLinear(3)),
+            r"0\.weight has no shape yet: run one batch through the module first",
+        ),
+    ],
+    ids=["double", "half", "frozen", "lazy"],
+)
+def test_what_is_wrong_with_a_module(module: nn.Module, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=message):
+        trainwright.train(PLAIN, runs_dir=tmp_path, model=module)
 
 
 def test_the_initial_weights_are_in_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+_SEEDS = {"_seed", "_rng"}  # of TensorFlow; a new seed makes a new generator
+
 
 def seed_global_random(seed: int) -> None:
     """Seed the global generators of Python and NumPy."""
@@ -35,7 +37,7 @@ def preserved_generators() -> Iterator[None]:
     has_cuda = torch is not None and torch.cuda.is_initialized()
     devices = torch.cuda.get_rng_state_all() if torch is not None and has_cuda else None
     context = None if eager is None else eager.context_safe()
-    seeds = None if context is None else (context._seed, context._rng)  # a new seed makes a new generator
+    seeds = {name: vars(context)[name] for name in _SEEDS & vars(context).keys()} if context else {}
     try:
         with preserved_global_random():
             yield
@@ -44,5 +46,5 @@ def preserved_generators() -> Iterator[None]:
             torch.set_rng_state(host)
             if devices is not None:
                 torch.cuda.set_rng_state_all(devices)
-        if context is not None:
-            context._seed, context._rng = seeds
+        for name, value in seeds.items():
+            setattr(context, name, value)

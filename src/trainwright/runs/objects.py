@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trainwright")
 _OF_OBJECTS = ("type", "framework", "params")  # the keys of `model` that an object replaces
+_NEVER = ("init_from", "lora")  # whatever the type
 _NO_EFFECT = "has no effect on a model that is given as an object, which has its own options"
 _LOAD_BEFORE = (
     "has no effect on a model that is given as an object: load the weights into it before, for example "
@@ -70,7 +71,10 @@ def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config
 
 
 def _refuse_options(config: Config, overrides: Overrides) -> None:
-    """Refuse options of a model beside an object, on which they would have no effect.
+    """Refuse options of a model that have no effect on an object, such as initial weights.
+
+    Those of a model that the config names are replaced together with its `type`, as in a file of which
+    another type is trained.
 
     Raises:
         ConfigError: There are some.
@@ -81,13 +85,16 @@ def _refuse_options(config: Config, overrides: Overrides) -> None:
         section = mapping(find(layer, "model")) if layer is not None else {}
         options = {**section, **mapping(section.get("params"))}
         given = [key for key, node in options.items() if key not in _OF_OBJECTS and node.value is not None]
-        if "init_from" in given:
+        refused = [key for key in given if key in _NEVER or "type" not in section]
+        if "init_from" in refused:
             problems.report(_LOAD_BEFORE, "model.init_from", options["init_from"].source)
-        elif given:
-            listed = "" if len(given) == 1 else f" (nor have {', '.join(given[1:])})"
-            problems.report(
-                f"{_NO_EFFECT}{listed}; leave it out", f"model.{given[0]}", options[given[0]].source
-            )
+        elif refused:
+            listed = "" if len(refused) == 1 else f" (nor have {', '.join(refused[1:])})"
+            key = refused[0]
+            problems.report(f"{_NO_EFFECT}{listed}; leave it out", f"model.{key}", options[key].source)
+        elif given and isinstance(config, Mapping):  # of a file, its loading says so
+            kind = section["type"].value
+            log.info("config: the model given replaces model.type %s, with its %s", kind, ", ".join(given))
     if problems:
         raise ConfigError(problems)
 

@@ -42,7 +42,7 @@ PARTS: dict[str, Part] = {
         "losses and metrics of an evaluation",
         ("evaluation/custom.py", "evaluation/metrics.py", "tasks"),
     ),
-    "catboost": Part(2, "a step of CatBoost", ("frameworks/catboost", *_BOOSTING)),
+    "catboost": Part(3, "a step of CatBoost", ("frameworks/catboost", *_BOOSTING)),
     "keras": Part(1, "a step of Keras", ("frameworks/keras", "frameworks/support")),
     "lightgbm": Part(1, "a step of LightGBM", ("frameworks/lightgbm", *_BOOSTING)),
     "sklearn": Part(2, "a step of scikit-learn", ("frameworks/sklearn", "frameworks/support")),

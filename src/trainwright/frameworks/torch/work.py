@@ -24,7 +24,7 @@ def of_config(config: RunConfig, info: DataInfo) -> float | None:
 
 
 def of_module(model: Any) -> float | None:
-    """Return the same of a module; None if weights are used more than once, or have no shape yet."""
+    """Return the same of a module; None if it has weights of no shape, or that are used more than once."""
     total = 0
     for module in model.modules():
         parameters = list(module.parameters(recurse=False))

@@ -32,6 +32,7 @@ from trainwright.frameworks.xgboost.params import XgboostParams
 from trainwright.frameworks.xgboost.spec import built_in_objective, model_spec, reported_loss
 from trainwright.frameworks.xgboost.targets import targets_of
 from trainwright.order import STEP, stream_seed
+from trainwright.plugins import task_for
 from trainwright.require import require
 from trainwright.types import StepResult
 
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 _STATE_FILE = "boosting.safetensors"
 _OTHER_METHOD = {"hist": "approx", "approx": "hist", "exact": "hist"}
-
-_SEVERAL = ("classification", True)  # of more than two classes
 
 
 class XgboostLearner(BoosterLearner[XgboostParams]):
@@ -109,7 +108,11 @@ class XgboostLearner(BoosterLearner[XgboostParams]):
     def definition(self) -> Mapping[str, str]:
         """Return the class and options of an estimator, with the objective that `fit` gives it."""
         definition, info = super().definition(), self._inputs.info
-        if definition.get("objective") == "binary:logistic" and (info.task, info.outputs > 2) == _SEVERAL:
+        if (
+            definition.get("objective") == "binary:logistic"
+            and info.outputs > 2
+            and task_for(info).has_classes()
+        ):
             return {**definition, "objective": "multi:softprob"}
         return definition
 
