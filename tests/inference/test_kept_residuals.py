@@ -9,8 +9,9 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 import trainwright
+from trainwright.config import load
 from trainwright.evaluation.metrics import EvaluationResult
-from trainwright.inference.intervals import FILE, Residuals, calibrated, residuals
+from trainwright.inference.intervals import FILE, Residuals, around_quantile, calibrated, residuals
 from trainwright.types import DataInfo, features_spec
 
 INFO = DataInfo("regression", features_spec((1,)), 1, target="y")
@@ -31,6 +32,15 @@ def test_the_radius_is_the_residual_of_its_rank_or_one_just_above(rows: int, lev
     rank = math.ceil((rows + 1) * level)
     assert rank <= radius <= rank + rows // 1000
     assert rows == 5000 or radius == rank
+
+
+@pytest.mark.parametrize(("alpha", "is_told"), [(0.9, True), (0.5, False), (None, False)])
+def test_intervals_around_another_quantile_than_the_median_are_told(
+    alpha: float | None, is_told: bool
+) -> None:
+    params = {} if alpha is None else {"objective": "quantile", "alpha": alpha}
+    config = load({"model": {"type": "lightgbm", **params}, "data": {"type": "diabetes"}}).config
+    assert (around_quantile(config) is not None) == is_told
 
 
 def test_intervals_after_training_on_a_frame_and_when_the_file_is_gone(tmp_path: Path) -> None:

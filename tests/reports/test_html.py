@@ -270,7 +270,7 @@ def test_a_run_that_was_killed(run):
     text = page(run).text
     assert "crashed" in text
     assert f"trainwright resume {RUN_ID}" in text
-    assert "validation f1" in text
+    assert "validation F1" in text
     assert "killed, or still training" in text
 
 

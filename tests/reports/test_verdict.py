@@ -233,7 +233,7 @@ def test_the_better_of_two_runs_is_marked_where_noise_does_not_explain_it(tmp_pa
     other = guess + noise * 10_000 * rng.normal(size=len(guess))
     runs = [run_of(tmp_path / name, data, cut(one[:, None])) for name, one in (("a", other), ("b", guess))]
     source = write_overlay(runs, tmp_path / "runs.html").read_text(encoding="utf-8")
-    row = source[source.index("test rmse") :].partition("</tr>")[0]
+    row = source[source.index("test RMSE") :].partition("</tr>")[0]
     assert ("★" in row) == is_marked
     if is_marked:
         assert row.index("★") > row.index("</td>")  # of the second, whose error is lower

@@ -9,7 +9,7 @@ import pytest
 
 from trainwright.records.study_results import BenchmarkResult, CrossValidationResult
 from trainwright.reports.studies import benchmark_rows, markdown_table, metric_rows, write_report
-from trainwright.reports.study_charts import Point, Spread, dot_plot, trade_off
+from trainwright.reports.study_charts import Point, Spread, dot_plot, point_plot, trade_off
 from trainwright.studies.ranking import COLUMNS
 from written import write_record
 
@@ -66,18 +66,46 @@ def test_the_page_of_a_benchmark_names_its_models_and_what_failed(tmp_path: Path
     assert "not installed: &lt;b&gt;" in page
     assert "odd: not tested against the best: other rows" in page
     assert "1 of 2" in page  # significantly worse
-    assert "Holm over all pairs" in page
+    assert "models worse than the best by more than chance, p &lt; 0.05, Holm's method over all pairs" in (
+        page.replace("&#39;", "'")
+    )
     assert [chart.attrib["class"] for chart in charts(page)] == ["chart spread", "chart trade"]
     assert "odd &lt;names&gt;" in page
 
 
 def test_a_benchmark_of_one_model_and_of_none(tmp_path: Path) -> None:
     page = study(tmp_path, "benchmark", {"folds": None, "models": [row(1, "alone", values=[0.9], std=None)]})
-    assert "1 split" in page
+    assert "test split, without folds" in page
+    assert "<th>metric</th>" not in page  # it is the same in all rows
+    assert ">std</th>" not in page  # of one value
+    assert "loss</th>" in page or "accuracy</th>" in page or "F1</th>" in page
     page = study(
         tmp_path, "benchmark", {"folds": None, "models": [{**row(None, "gone"), "error": "no"}]}, "failed"
     )
     assert not charts(page)
+
+
+@pytest.mark.parametrize(
+    ("p_adjusted", "size", "is_told"), [(0.4, 900, True), (0.4, 9000, False), (0.01, 900, False)]
+)
+def test_a_smaller_model_that_is_as_good_is_named(
+    p_adjusted: float, size: int, is_told: bool, tmp_path: Path
+) -> None:
+    other = row(2, "line", 0.89, p_adjusted=p_adjusted, model_bytes=size)
+    page = study(tmp_path, "benchmark", {"folds": 2, "models": [row(1, "trees"), other]})
+    assert ("Use the simpler one: line is smaller, and as good within the noise." in page) == is_told
+
+
+@pytest.mark.parametrize(("count", "ticks"), [(3, ["0", "1", "2"]), (2, ["0", "1"])])
+def test_numbers_of_trials_have_whole_ticks(count: int, ticks: list[str]) -> None:
+    svg = point_plot([Point(str(i), float(i), 0.5 + i) for i in range(count)], "title", ("trial", "loss"))
+    root = ElementTree.fromstring(svg)
+    found = [
+        one.text
+        for one in root.iter("text")
+        if one.get("text-anchor") == "middle" and one.get("class") == "tick"
+    ]
+    assert found == ticks
 
 
 def test_equal_models_are_the_best_together(tmp_path: Path) -> None:

@@ -52,6 +52,16 @@ def test_a_cross_validation_that_is_repeated_trains_nothing(tmp_path: Path) -> N
     assert (second.path / "out_of_fold.csv").read_bytes() == (first.path / "out_of_fold.csv").read_bytes()
 
 
+def test_a_study_is_silent_on_runs_that_it_does_not_find(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "trainwright"):
+        validate(tmp_path)
+        assert "to reuse" not in caplog.text
+        trainwright.train(TOY, runs_dir=tmp_path, reuse=True)
+    assert "no completed run of this config to reuse in" in caplog.text
+
+
 def test_unless_it_is_told_to(tmp_path: Path) -> None:
     validate(tmp_path)
     study, trained = validate(tmp_path, reuse=False)

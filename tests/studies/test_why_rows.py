@@ -37,6 +37,19 @@ def test_it_says_how_sure_the_rows_are(tmp_path: Path) -> None:
     assert "95% interval" in (study.path / "report.html").read_text(encoding="utf-8")
 
 
+def test_the_rows_have_a_noise_of_their_own_where_seeds_change_nothing(tmp_path: Path) -> None:
+    config = RIDGE | {"model": {"type": "ridge"}}
+    runs = [
+        trainwright.train(config, {"model.params.alpha": alpha}, runs_dir=tmp_path) for alpha in (1.0, 1.05)
+    ]
+    study = trainwright.why(*[run.id for run in runs], metric="test_mae", runs_dir=tmp_path)
+    assert study.answer is not None
+    assert "seeds change nothing here. The " in study.answer
+    assert "test rows have a noise of their own: by a paired" in study.answer
+    assert not study.result["rows"]["significant"]
+    assert "within the noise of these rows. On other rows, the metric might not move." in study.answer
+
+
 def test_it_says_that_it_cannot_tell(tmp_path: Path) -> None:
     study = asked(tmp_path, **{"data.split.seed": 5})
     assert "cannot be told whether this is noise" in str(study.answer)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import trainwright
 from late import Late
 from trainwright.errors import TrackerError
 from trainwright.testing.tracker_suite import card
@@ -74,6 +75,26 @@ def test_trials_are_below_the_one_run_of_their_study(uri: str, tmp_path: Path) -
         "report.html"
     ]
     assert len(runs(uri, experiment_name)) == 3
+
+
+def test_only_the_best_trial_of_a_search_is_registered(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "customers").mkdir()
+    monkeypatch.chdir(tmp_path / "customers")
+    settings = {
+        "experiment": {"name": "search"},
+        "data": {"type": "iris"},
+        "model": {"type": "decision_tree"},
+        "training": {"threads": 1},
+        "tuning": {"metric": "val_log_loss", "trials": 2, "space": {"model.params.max_depth": [1, 3]}},
+        "tracking": [{"type": "mlflow", "uri": uri, "registered_model_name": "trees"}],
+    }
+    study = trainwright.tune(settings, runs_dir=tmp_path / "runs")
+    client = mlflow.MlflowClient(uri)
+    (version,) = client.search_model_versions("name = 'trees'")
+    assert version.tags["trainwright.run_id"] == study.result["best"]["run_id"]
+    assert len(client.search_logged_models([client.get_experiment_by_name("search").experiment_id])) == 2
 
 
 def test_a_server_that_is_away_is_an_error_of_the_tracker(tmp_path: Path, uri: str) -> None:

@@ -185,8 +185,7 @@ def _train(config: Config, overrides: Overrides, terms: _Terms, given: Training)
             fill_object(followed, model)
             return Run(followed)
         if terms.reuse:
-            # Asked for, so that it is said where only warnings are.
-            completed = CompletedRuns(folder, resolved.config.experiment.name, logging.WARNING)
+            completed = CompletedRuns(folder, resolved.config.experiment.name, is_asked=True)
             if (known := completed.find(resolved, objects)) is not None:
                 fill_object(known, model)
                 return Run(known)

@@ -10,7 +10,9 @@ on every machine.
                           difference could equally well have the other sign. `r2` is tested by squared errors,
                           each output's as a share of its target's variance; `rmse` by squared errors too, but
                           with a single output only.
-    any other metric      the paired bootstrap (Efron, 1979): rows are drawn with replacement
+    any other metric      the paired bootstrap (Efron, 1979): rows are drawn with replacement. Simulated with
+                          two equally good models (23 positive ones of 600 rows, 271 repeats), p was below 5%
+                          in 6% of the repeats (area under the ROC curve, average precision) and 5% (F1).
     a metric over folds   the corrected resampled t-test (Nadeau and Bengio, 2003): folds share training rows,
                           so their plain variance is too small
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from trainwright.config.schema import RunConfig
 from trainwright.errors import InputError
-from trainwright.evaluation.metrics import EvaluationResult
+from trainwright.evaluation.metrics import EvaluationResult, quantile_of
 from trainwright.plugins import task_of
 from trainwright.records.run_dir import RunDir
 from trainwright.tasks.base import Floats
@@ -29,6 +29,7 @@ from trainwright.types import Array, DataInfo
 # on all the targets that it takes, which a fitted transformation is not.
 _SCALES = ("log1p", "log", "sqrt")
 FILE = "evaluation/residuals.json"  # in a run directory
+_MEDIAN = 0.5
 _KEPT = 1000  # residuals, at most, of each output
 
 
@@ -160,6 +161,17 @@ def chosen_on_validation(run: RunDir, config: RunConfig) -> str | None:
     return (
         f"the intervals are calibrated on the validation rows, which also chose {' and '.join(chose)}: they "
         "may be a little too narrow"
+    )
+
+
+def around_quantile(config: RunConfig) -> str | None:
+    """Return a sentence if the model predicts another quantile than the median; else None."""
+    quantile = quantile_of(config)
+    if quantile is None or quantile == _MEDIAN:
+        return None
+    return (
+        f"the model predicts the {quantile:g} quantile, and the intervals reach as far below it as above: a "
+        "model of the mean or the median has narrower ones"
     )
 
 

@@ -44,6 +44,7 @@ from trainwright.inference.intervals import (
     FILE,
     Intervals,
     Residuals,
+    around_quantile,
     calibrated,
     check_level,
     chosen_on_validation,
@@ -361,6 +362,8 @@ class Predictor:
                     self._residuals = residuals(self.evaluate("val"), self.info)
         if (note := chosen_on_validation(self._run, self.config)) is not None:
             log.info("%s", note)
+        if (note := around_quantile(self.config)) is not None:
+            log.warning("%s", note)
         return calibrated(self._residuals, level, self.info)
 
     def table(self, outputs: Array, threshold: float | None = None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from trainwright.plugins import adapters
 from trainwright.redact import redacted
 from trainwright.reports import charts, figures, history
 from trainwright.reports.rundir import Json, RunFiles, numbers, part
+from trainwright.tasks.support.positive import in_words
 
 Section = dict[str, Any]
+_OF_MORE = re.compile(r"; (macro average )?of 3 or more.*")  # what a metric is of more than two classes
 _RATIOS = (1, 2, 5, 10, 50)  # how many times as much as a false alarm a missed row costs
 
 MAX_CLASSES = 60  # rows of the table of classes; with more, the worst are shown
@@ -124,7 +127,8 @@ def _meaning(tables: Json, metric: str) -> str:
     known = task.metrics.get(bare) if task else None
     if known is None or not known.mode:
         return ""
-    return f"{known.description}; {'less' if known.mode == 'min' else 'more'} is better"
+    words = known.description if tables.get("positive") is None else _OF_MORE.sub("", known.description)
+    return f"{words}; {'less' if known.mode == 'min' else 'more'} is better"
 
 
 def _class_row(row: Json) -> Section:
@@ -205,6 +209,4 @@ def _positive(tables: Json) -> str:
     """Return the positive one of two classes, and why it is that one."""
     if tables.get("positive") is None:
         return ""
-    reason = str(tables.get("positive_reason", ""))
-    why = f"{reason}; evaluation.positive chooses another" if reason else "evaluation.positive"
-    return f"{tables['positive']} ({why})"
+    return in_words(tables["positive"], str(tables.get("positive_reason", "")))

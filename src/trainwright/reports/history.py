@@ -101,9 +101,13 @@ def constant(curve: Curve) -> bool:
     return len(low) == 0 or bool(np.all(low == low[0]) and np.all(high == low[0]))
 
 
+# Words of metrics' names that are written otherwise.
+_SPELLED = {word.lower(): word for word in ("ROC", "AUC", "F1", "RMSE", "MAE", "MSE", "MAPE", "MCC", "R2")}
+
+
 def title(metric: str) -> str:
     """Return a metric's name for people: `val_f1_macro` -> `validation f1 macro`."""
     split, _, rest = metric.partition("_")
     long = {"val": "validation", "test": "test", "train": "training"}.get(split)
     spelled_out = f"{long} {rest.replace('_', ' ')}" if long and rest else metric.replace("_", " ")
-    return _NAMED.get(metric, spelled_out)
+    return _NAMED.get(metric) or " ".join(_SPELLED.get(word, word) for word in spelled_out.split(" "))

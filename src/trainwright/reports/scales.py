@@ -23,6 +23,7 @@ class Scale:
     first: float
     last: float
     log: bool = False
+    whole: bool = False  # ticks at whole numbers only
 
     def __call__(self, value: float) -> float:
         """Return the pixel of a value."""
@@ -36,6 +37,8 @@ class Scale:
         values = (
             log_ticks(self.low, self.high, count) if self.log else linear_ticks(self.low, self.high, count)
         )
+        if self.whole:
+            values = [float(round(value)) for value in values if abs(value - round(value)) < 1e-9]
         step = min(np.diff(values), default=1.0) if not self.log else 0.0
         return [(value, tick_label(value, float(step))) for value in values]
 

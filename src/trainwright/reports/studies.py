@@ -263,7 +263,7 @@ def _known(value: float | None) -> float:
 def _benchmark(result: BenchmarkResult) -> Section:
     models = result.models
     ranked = [model for model in models if model.rank]
-    made: Section = {"summary": (BENCHMARK_HEAD, benchmark_rows(models)), "detail": None}
+    made: Section = {"summary": _shown_columns(models), "detail": None}
     if ranked:
         made["asked"] = _compared(result, models, ranked)
         made["figures"] = _benchmark_figures(result, ranked)
@@ -276,13 +276,37 @@ def _benchmark(result: BenchmarkResult) -> Section:
     return made
 
 
+def _shown_columns(models: Sequence[ModelRow]) -> tuple[list[str], Rows]:
+    """Return the table for the page: without what is empty, or the same for all, so that it is narrow."""
+    rows, head = benchmark_rows(models), [*BENCHMARK_HEAD]
+    at, mean = head.index("metric"), head.index("mean")
+    names = {str(model.metric) for model in models if not model.error}
+    if len(names) == 1:
+        head[mean] = f"{'mean ' if any(row[mean + 1] for row in rows) else ''}{metric_title(names.pop())}"
+        for row, model in zip(rows, models, strict=True):
+            row[mean], row[at] = row[at] if model.error else row[mean], ""
+    kept = [index for index in range(len(head)) if any(row[index] for row in rows)]
+    return [head[index] for index in kept], [[row[index] for index in kept] for row in rows]
+
+
 def _compared(result: BenchmarkResult, models: Sequence[ModelRow], ranked: Sequence[ModelRow]) -> str:
     """Return what was compared, and which model came out best, in sentences."""
     folds, metric = result.folds, metric_title(ranked[0].metric or "")
     rows = f"over {folds} folds" if folds else "on the same rows"
     best = [model.model for model in ranked if model.rank == 1]
     has = f"{' and '.join(best)} {'have' if len(best) > 1 else 'has'} the best, {_number(ranked[0].mean)}"
-    return f"{len(models)} models were compared by their {metric} {rows}. {has}."
+    return f"{len(models)} models were compared by their {metric} {rows}. {has}.{_simpler(ranked)}"
+
+
+def _simpler(ranked: Sequence[ModelRow]) -> str:
+    """Return a sentence that names a smaller model which is as good as the best; empty without one."""
+    alike = [model for model in ranked[1:] if model.p_adjusted is not None and model.p_adjusted >= _ALPHA]
+    if not alike:
+        return ""
+    smallest = min(alike, key=lambda model: _known(model.model_bytes))
+    if not _known(smallest.model_bytes) < _known(ranked[0].model_bytes):
+        return ""
+    return f" Use the simpler one: {smallest.model} is smaller, and as good within the noise."
 
 
 def _benchmark_figures(result: BenchmarkResult, ranked: Sequence[ModelRow]) -> list[dict[str, str]]:
@@ -294,9 +318,12 @@ def _benchmark_figures(result: BenchmarkResult, ranked: Sequence[ModelRow]) -> l
     return [
         _figure(f"{metric_title(best.metric or '')} of {named}, the best", _number(best.mean), std),
         _figure(
-            "significantly worse", f"{beaten} of {len(ranked) - 1}", "p < 0.05, Holm over all pairs", "cost"
+            "models worse than the best by more than chance",
+            f"{beaten} of {len(ranked) - 1}",
+            "p < 0.05, Holm's method over all pairs",
+            "cost",
         ),
-        _figure("tested on", f"{folds} folds" if folds else "1 split", "", "cost"),
+        _figure("folds" if folds else "test split, without folds", str(folds or 1), "", "cost"),
     ]
 
 

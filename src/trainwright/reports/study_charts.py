@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -101,6 +101,8 @@ def point_plot(
     left, right, top, bottom = 62.0, width - 10, 8.0, 190.0 if width < 500 else 260.0
     real = [point for point in points if math.isfinite(point.x) and math.isfinite(point.y)]
     x_axis = fitted(np.array([point.x for point in real], np.float64), left, right, log=log and bool(real))
+    if not log and all(point.x.is_integer() for point in real):
+        x_axis = replace(x_axis, whole=True)
     y_axis = fitted(np.array([point.y for point in real], np.float64), bottom, top, pad=0.1)
     parts = [*_x_axis(x_axis, top, bottom, labels[0]), *_y_axis(y_axis, left, right, labels[1])]
     shown = [(point.x, y) for point, y in zip(points, best, strict=False) if math.isfinite(y)]

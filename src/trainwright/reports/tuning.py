@@ -131,7 +131,7 @@ def _figures(trials: Sequence[LoggedTrial], result: TuningResult, name: str) -> 
 def _history(trials: Sequence[LoggedTrial], name: str, mode: str) -> str:
     """Draw the value of each trial, and the best one so far."""
     best = (np.fmin if mode == "min" else np.fmax).accumulate([_number(trial) for trial in trials])
-    points = [_point(trial, trial.number) for trial in trials]
+    points = [_point(trial, float(trial.number)) for trial in trials]
     title = f"{name} of each trial, and the best so far"
     return point_plot(points, title, ("trial", name), best=best.tolist())
 
@@ -172,7 +172,7 @@ def _slice(key: str, trials: Sequence[LoggedTrial], name: str) -> str:
         return point_plot(points, title, (key, name), log=log)
     groups: dict[str, list[float]] = {}
     for trial, value in zip(trials, values, strict=True):
-        groups.setdefault(str(value), []).append(_number(trial))
+        groups.setdefault(_text(value, null="null"), []).append(_number(trial))
     groups = {one: groups[one] for one in sorted(groups, key=natural)}
     rows = [Spread(value, scores, float(np.mean(scores)), kind="other") for value, scores in groups.items()]
     return dot_plot(rows, title, f"{name}, by {key}", width=420)

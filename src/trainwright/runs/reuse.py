@@ -54,11 +54,13 @@ class CompletedRuns:
     Args:
         runs_dir: The folder of all runs.
         experiment: The name of the experiment.
-        level: Of the lines of the log that say which run is reused, or why one is not.
+        is_asked: Whether the user asked for one, so that it is said where only warnings are; studies always
+            look for one.
     """
 
-    def __init__(self, runs_dir: Path, experiment: str, level: int = logging.INFO) -> None:
-        self._runs_dir, self._experiment, self._level = runs_dir, experiment, level
+    def __init__(self, runs_dir: Path, experiment: str, *, is_asked: bool = False) -> None:
+        self._runs_dir, self._experiment, self._is_asked = runs_dir, experiment, is_asked
+        self._level = logging.WARNING if is_asked else logging.INFO
 
     def find(self, resolved: Resolved, objects: Objects) -> RunDir | None:
         """Return the newest run with the inputs that a run of this config would have now, or None.
@@ -76,8 +78,8 @@ class CompletedRuns:
         for index, why in enumerate(reasons):
             asked = found is None and index == 0  # the newest
             log.log(self._level if asked else logging.INFO, "run %s is not reused: %s", *why)
-        if not known:
-            log.info("no completed run of this config in %s/%s to reuse", self._runs_dir, self._experiment)
+        if not known and self._is_asked:
+            log.info("no completed run of this config to reuse in %s/%s", self._runs_dir, self._experiment)
         if found is not None:
             same = "is reused: it has the same inputs, so nothing is trained"
             made = found.require_manifest().created

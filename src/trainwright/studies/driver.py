@@ -232,7 +232,9 @@ def tell_trackers(study: Study, resolved: Resolved, runs: Iterable[RunDir] = ())
     best = found.best
     metrics = {} if best is None else {found.metric: best.value, **(best.values or {}), **best.metrics}
     tags = {"trainwright.digest": found.digest} if found.digest else {}
-    card = StudyCard(study.id, study.path.parent.name, study.path, study.record.status, metrics, tags)
+    best_run = "" if best is None else best.run_id
+    name, status = study.path.parent.name, study.record.status
+    card = StudyCard(study.id, name, study.path, status, metrics, tags, best_run)
     tell_end(card, tracking)
 
 

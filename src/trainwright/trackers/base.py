@@ -63,7 +63,11 @@ class RunCard(NamedTuple):
 
 
 class StudyCard(NamedTuple):
-    """A study that has ended, as trackers show it: `metrics` are those of its best trial."""
+    """A study that has ended, as trackers show it.
+
+    `metrics` are those of its best trial, and `best_run` is the id of that trial's run, or of the final
+    training with its parameters; empty where no trial is the best.
+    """
 
     study_id: str
     experiment: str
@@ -71,6 +75,7 @@ class StudyCard(NamedTuple):
     status: str
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
+    best_run: str = ""
 
 
 class Tracker(Protocol):

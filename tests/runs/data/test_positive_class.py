@@ -69,9 +69,10 @@ def test_the_rarer_class_is_positive_and_recorded(run, credit):
     table = json.loads((run.path / "evaluation" / "test.json").read_text())
     assert manifest["data"]["positive"] == table["positive"] == "worse"
     assert (
-        "positive class: worse (the rarer class; evaluation.positive chooses another)"
+        "positive class: worse (the rarer class; to change it, set evaluation.positive)"
         in (run.path / "report.html").read_text()
     )
+    assert "of 3 or more" not in (run.path / "report.html").read_text()
     assert "- positive class: worse" in write_card(run.path).read_text()
     given, expected = of_rows(run, "worse", credit)
     for name, value in expected.items():

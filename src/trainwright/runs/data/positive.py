@@ -9,6 +9,7 @@ import numpy as np
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle, known_arrays
 from trainwright.plugins import task_for
+from trainwright.tasks.support.positive import in_words
 from trainwright.types import Array
 
 
@@ -42,11 +43,9 @@ def _rows_of_classes(bundle: DataBundle, config: RunConfig) -> Array | None:
 
 
 def positive_in_words(bundle: DataBundle) -> str | None:
-    """Return the positive class, and why it is that one: `bad (the rarer class; evaluation.positive ...)`."""
+    """Return the positive class, and why it is that one; None where there is none."""
     info = bundle.info
     if info.positive is None:
         return None
     label = info.positive if info.classes is None else info.classes[info.positive]
-    reason = info.positive_reason
-    why = f"{reason}; evaluation.positive chooses another" if reason else "evaluation.positive"
-    return f"{label} ({why})"
+    return in_words(label, info.positive_reason)

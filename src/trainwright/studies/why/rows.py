@@ -1,4 +1,4 @@
-"""The noise of the rows that two runs were evaluated on, where no repeated runs tell the noise of seeds."""
+"""The noise of the rows that two runs were evaluated on, which no repeated runs tell."""
 
 from __future__ import annotations
 
@@ -44,18 +44,29 @@ def rows_test(sides: tuple[Side, Side], metric: str, *, trust: bool) -> Json:
         return {"untested": redacted(f"{type(error).__name__}: {error}")}
 
 
-def in_words(test: Json) -> str:
-    """Return how sure a difference of two single runs is, by their rows, in a sentence or two."""
+def in_words(test: Json, *, seeds: bool = False) -> str:
+    """Return how sure a difference of two runs is, by their rows, in a sentence or two.
+
+    Args:
+        test: The test of the rows.
+        seeds: Whether it is known what another seed changes.
+    """
     if (reason := test.get("untested")) is not None:
+        if seeds:
+            return f"The noise of the rows is not known: {reason}."
         return (
             "With one run on each side, and no predictions of both for the same rows, it cannot be told "
             f"whether this is noise: {reason}."
         )
     low, high, effect = (number(test[name], zeros=False) for name in ("low", "high", "effect"))
     size = "more than" if test["significant"] else "within"
-    return (
-        f"With one run on each side, only their {test['pairs']} {test['split']} rows tell of noise: by a "
-        f"paired {test['test']} on them, {test['metric']} differs by {effect} (95% interval {low} to {high}, "
-        f"p = {test['p_value']:.2g}), {size} the noise of these rows. What another seed would change is not "
-        "known."
+    tested = (
+        f"by a paired {test['test']} on them, {test['metric']} differs by {effect} (95% interval {low} to "
+        f"{high}, p = {test['p_value']:.2g}), {size} the noise of these rows."
     )
+    rows = f"{test['pairs']} {test['split']} rows"
+    if not seeds:
+        only = f"With one run on each side, only their {rows} tell of noise: {tested}"
+        return f"{only} What another seed would change is not known."
+    same = "" if test["significant"] else " On other rows, the metric might not move."
+    return f"The {rows} have a noise of their own: {tested}{same}"

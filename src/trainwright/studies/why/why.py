@@ -323,7 +323,8 @@ class _WhyPlan(StudyPlan[Measurement, MeasuredValue | BudgetSpentError]):
     def _document(self, findings: Findings) -> Json:
         before, after = self._sides
         found: Json = {}
-        if not findings.exact and math.isnan(findings.noise):  # no end was measured under two seeds
+        has_no_noise = not findings.exact and math.isnan(findings.noise)  # no end under two seeds
+        if has_no_noise or findings.verdict == "moved":  # the rows have a noise of their own
             found["rows"] = rows_test(self._sides, self._metric, trust=self._request.trust)
         measured = [
             {
@@ -345,7 +346,7 @@ class _WhyPlan(StudyPlan[Measurement, MeasuredValue | BudgetSpentError]):
             self._unsubstituted(),
         )
         if found:
-            answer["answer"] += f" {in_words(found['rows'])}"
+            answer["answer"] += f" {in_words(found['rows'], seeds=not has_no_noise)}"
         return {
             "status": "completed",
             "study_id": self.study.id,

@@ -48,6 +48,12 @@ def positive_of_two(named: Any, labels: Sequence[Any], counts: Callable[[], Arra
     return _by_label(labels) or _by_rows(counts())
 
 
+def in_words(label: Any, reason: str) -> str:
+    """Return the positive class with the reason, and how to change it: `bad (the rarer class; ...)`."""
+    why = f"{reason}; to change it, set {KEY}" if reason else KEY
+    return f"{label} ({why})"
+
+
 def _index(named: Any, labels: Sequence[Any]) -> int:
     """Return the index of the class that the config names."""
     for same in (_is_written, _is_equal, _is_alike):
@@ -80,7 +86,7 @@ def _by_label(labels: Sequence[Any]) -> PositiveClass | None:
     if {first, second} in ({"0", "1"}, {"-1", "1"}, {"false", "true"}):
         return PositiveClass(int(second in ("1", "true")), f"of {labels[0]} and {labels[1]}")
     found = [index for index, label in enumerate((first, second)) if label in _WORDS]
-    return PositiveClass(found[0], "by its name") if len(found) == 1 else None
+    return PositiveClass(found[0], "chosen by its name") if len(found) == 1 else None
 
 
 def _by_rows(counts: Array | None) -> PositiveClass:

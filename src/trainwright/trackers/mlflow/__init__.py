@@ -28,6 +28,7 @@ from trainwright.trackers.mlflow.store import client_of
 RUN_ID, STUDY_ID = "trainwright.run_id", "trainwright.study_id"
 PARENT = "mlflow.parentRunId"
 _LOCK = "mlflow.lock"
+_URI = "MLFLOW_TRACKING_URI"
 MODEL_ID, MODEL_DIGEST = "trainwright.model_id", "trainwright.model_digest"
 DIGEST_LENGTH = 36  # characters of a dataset's digest; MLflow takes no more
 STATUS = {
@@ -64,7 +65,9 @@ class MlflowParams(Section):
         True, description="log the model when the run has ended, as one that MLflow loads and serves"
     )
     registered_model_name: str | None = Field(
-        None, description="register the model under this name: a new version for each run"
+        None,
+        description="register the model under this name: a new version for each run; of a search, for the "
+        "best one",
     )
     system_metrics: bool = Field(
         False,
@@ -93,13 +96,12 @@ class MlflowTracker:
             logging.getLogger(name).setLevel(logging.ERROR)
         self._params = params
         self._tags = {key: redacted_value(key, text) for key, text in params.tags.items()}
-        self._uri = (
-            params.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
-        )
+        self._uri = params.uri or os.environ.get(_URI) or f"sqlite:///{Path.cwd() / 'mlflow.db'}"
         self.wants_model = params.log_model
         self._client: Any = None
         self._run_id = ""
         self._trainwright_id = ""
+        self._is_of_study = False
         self._measures = params.system_metrics
         self._monitor: Any = None
 
@@ -116,6 +118,7 @@ class MlflowTracker:
             matches = self._client.search_runs([experiment], tagged, max_results=1)
             opened = matches[0] if matches else self._create(run, experiment)
             self._run_id, self._trainwright_id = opened.info.run_id, run.run_id
+            self._is_of_study = run.study is not None
             if opened.info.status != "RUNNING":
                 self._client.update_run(self._run_id, status="RUNNING")
             self._add_params(run.params, opened.data.params)
@@ -161,7 +164,7 @@ class MlflowTracker:
             self._client.set_terminated(self._run_id, STATUS.get(status, "FAILED"))
 
     def log_model(self, folder: Path, digest: str) -> None:
-        """Log the model to the run, and register it if a name is given.
+        """Log the model to the run, and register it if a name is given, unless it is a trial's.
 
         A tag of the run says which model has these weights: it is not sent again. One whose upload failed is
         sent again under its own id.
@@ -183,8 +186,8 @@ class MlflowTracker:
                 step = self._log_model_metrics(model_id, folder / DATA)
                 self._client.log_outputs(self._run_id, [self._entities.LoggedModelOutput(model_id, step)])
                 self._client.finalize_logged_model(model_id, "READY")
-            if self._params.registered_model_name is not None:
-                self._register(self._params.registered_model_name, model_id)
+            if self._params.registered_model_name is not None and not self._is_of_study:
+                self._register(model_id, self._run_id, self._trainwright_id)
 
     def _log_model_metrics(self, model_id: str, run: Path) -> int:
         """Give a logged model its own metrics, which are not those of the run's last step; return its step.
@@ -214,21 +217,35 @@ class MlflowTracker:
         self._client.set_tag(self._run_id, MODEL_DIGEST, digest)
         return str(model.model_id)
 
-    def _register(self, name: str, model_id: str) -> None:
-        """Register a logged model, unless it is a version of that name already."""
+    def _register(self, model_id: str, mlflow_id: str, run_id: str) -> None:
+        """Register the logged model of a run, unless it is a version of that name already."""
+        name = self._params.registered_model_name
         if not self._client.search_registered_models(f"name = '{name}'", max_results=1):
             self._client.create_registered_model(name)
-        versions = self._client.search_model_versions(f"name = '{name}' and run_id = '{self._run_id}'")
+        versions = self._client.search_model_versions(f"name = '{name}' and run_id = '{mlflow_id}'")
         # A store may not return the `model_id` of a version.
         if not any(version.tags.get(MODEL_ID) == model_id for version in versions):
-            self._client.create_model_version(
-                name,
-                f"models:/{model_id}",
-                self._run_id,
-                tags={MODEL_ID: model_id, RUN_ID: self._trainwright_id},
-                model_id=model_id,
-                await_creation_for=0,
-            )
+            with self._as_default():
+                self._client.create_model_version(
+                    name,
+                    f"models:/{model_id}",
+                    mlflow_id,
+                    tags={MODEL_ID: model_id, RUN_ID: run_id},
+                    model_id=model_id,
+                    await_creation_for=0,
+                )
+
+    @contextlib.contextmanager
+    def _as_default(self) -> Iterator[None]:
+        """Make the store the one that MLflow finds by itself: its registry looks for models there only."""
+        before = os.environ.get(_URI)
+        os.environ[_URI] = self._uri
+        try:
+            yield
+        finally:
+            os.environ.pop(_URI)
+            if before is not None:
+                os.environ[_URI] = before
 
     def _experiment(self, name: str) -> str:
         known = self._client.get_experiment_by_name(name)
@@ -261,8 +278,10 @@ class MlflowTracker:
     def end_study(self, study: StudyCard) -> None:
         """Record how a study has ended, with its best trial's metrics, and its report.
 
+        Of the models of its trials, only that of the best one is registered.
+
         Raises:
-            TrackerError: MLflow cannot be reached, or refuses.
+            TrackerError: MLflow cannot be reached, or refuses, or has no model of the best trial yet.
         """
         with self._translated():
             self._client = client_of(self._tracking, self._uri)
@@ -276,6 +295,16 @@ class MlflowTracker:
                 if (study.folder / name).is_file():
                     self._client.log_artifact(self._run_id, str(study.folder / name))
             self._client.set_terminated(self._run_id, STATUS.get(study.status, "FAILED"))
+            if study.status == "completed" and study.best_run and self._params.registered_model_name:
+                self._register_best(experiment, study.best_run)
+
+    def _register_best(self, experiment: str, run_id: str) -> None:
+        tagged = f"tags.`{RUN_ID}` = '{run_id}'"
+        for run in self._client.search_runs([experiment], tagged, max_results=1):
+            if (model_id := run.data.tags.get(MODEL_ID)) is not None:
+                self._register(model_id, run.info.run_id, run_id)
+                return
+        raise TrackerError(f"MLflow has no model of the best run, {run_id}, to register")
 
     def _add_params(self, params: Mapping[str, str], held: Mapping[str, str]) -> None:
         # MLflow's params can never change: those of the first attempt stay.
