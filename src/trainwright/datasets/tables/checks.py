@@ -99,7 +99,7 @@ def refuse_bad_cells(table: Table, names: Sequence[str], config: DataConfig) -> 
         fill = (
             ", or fill what is missing with data.impute: median (or mean, most_frequent)" if fillable else ""
         )
-        more = [f"and {len(problems) - 5} more columns"] if len(problems) > 5 else []
+        more = [f"and {len(problems) - 5} more"] if len(problems) > 5 else []
         raise DataError(f"{table.source}: " + "\n  ".join([*problems[:5], *more, advice + fill]))
 
 
