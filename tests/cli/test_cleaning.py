@@ -8,6 +8,7 @@ import pytest
 from commandline import Command, write_run
 
 import trainwright
+from trainwright.cli.cleaning import _Age
 from trainwright.engine.journal import Journal
 from trainwright.errors import InputError
 from trainwright.records.run_dir import RunDir
@@ -217,6 +218,13 @@ def test_delete_keeps_what_a_tracker_lacks(command: Command, runs_dir: Path) -> 
     assert f"{A} is skipped: mlflow has not received 1 of the values" in skipped.err
     assert ids(runs_dir) == [A, FAILED]
     assert command("runs", "delete", A, "--yes", "--force", "--runs-dir", runs_dir).code == 0
+
+
+@pytest.mark.parametrize(
+    ("age", "seconds"), [("10min", 600), ("2 hours", 7200), ("1 Day", 86400), ("3weeks", 3 * 7 * 86400)]
+)
+def test_ages_in_words(age: str, seconds: float) -> None:
+    assert _Age().convert(age, None, None) == seconds
 
 
 def test_nothing_outside_of_the_folder_is_deleted(command: Command, runs_dir: Path, tmp_path: Path) -> None:

@@ -200,7 +200,9 @@ def test_values_outside_of_the_training_rows_are_counted(
         assert "of 10 rows have a value outside the range seen in training: age (min " in done.err
         assert "up to 190)" in done.err
         assert "up to 2031-05-01" in done.err
-        assert "2 of 10 rows have a category never seen in training: city ('Paris', 'Lima')" in done.err
+        said = "2 of 10 rows have a category never seen in training: city ('Paris', 'Lima'), taken as no "
+        assert said in done.err
+        assert "no training row has" not in done.err
     done = command(*trained.words(trained.run.path.parents[2] / "train.csv", "-o", tmp_path / "p.csv"))
     assert "never seen" not in done.err
 
@@ -208,6 +210,56 @@ def test_values_outside_of_the_training_rows_are_counted(
 def trained_range(trained: Trained, name: str) -> list[Any]:
     found: list[Any] = json.loads((trained.run.path / "data.json").read_text())["ranges"][name]
     return found
+
+
+def test_bad_lines_of_json_are_bad_rows(command: Command, trained: Trained, tmp_path: Path) -> None:
+    lines = FRAME[:8].drop(columns="sold").to_json(orient="records", lines=True).splitlines()
+    lines[1] = lines[1].replace('"Oslo"', '{"name": "Oslo"}')
+    lines[3] = lines[3][:20]
+    lines[4] = '{"age": ' + "9" * 5000 + "}"
+    lines[5] = "[" * 100_000
+    file = tmp_path / "new.jsonl"
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    done = command(*trained.words(file, "-o", tmp_path / "o.csv", "--keep", "id"))
+    assert done.code == 0, done.err
+    table = pd.read_csv(tmp_path / "o.csv")
+    assert table["error"].isna().tolist() == [True, False, True, False, False, False, True, True]
+    assert (table["prediction"].isna() == table["error"].notna()).all()
+    assert table["error"][1] == "column 'city' holds a mapping"
+    assert table["error"][3].startswith("line 4 is not JSON: ")
+    assert table["error"][4] == "line 5 is not JSON: a number has thousands of digits"
+    assert table["error"][5] == "line 6 is not JSON: it is nested too deeply"
+    alone = command(*trained.words(file, "-o", tmp_path / "s.csv", "--on-error", "stop"))
+    assert alone.code == 2
+
+
+def test_a_pattern_that_the_shell_has_expanded(command: Command, trained: Trained) -> None:
+    done = command(*trained.words("part-0.parquet", "part-1.parquet", "part-2.parquet"))
+    assert done.code == 2
+    assert "Quote a pattern of files" in done.err
+
+
+def test_one_bad_cell_is_not_counted_as_a_column_of_text(
+    command: Command, trained: Trained, tmp_path: Path
+) -> None:
+    frame = FRAME[:8].astype(object)
+    frame.loc[2, "age"] = "abc"
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    done = command(*trained.words(tmp_path / "new.csv", "-o", tmp_path / "o.csv"))
+    assert "hold text" not in done.err
+    assert "column 'age' holds numbers, but 'abc'" in done.err
+
+
+def test_a_decimal_point_where_a_comma_was_trained_on(command: Command, tmp_path: Path) -> None:
+    rows = [f"{i * 29 % 47},{i % 4};{['yes', 'no'][i % 2]}" for i in range(60)]
+    (tmp_path / "train.csv").write_text("\n".join(["size;sold", *rows]))
+    data = {"path": str(tmp_path / "train.csv"), "target": "sold", "params": {"delimiter": ";"}}
+    run = trainwright.train({**CONFIG, "data": data}, runs_dir=tmp_path / "runs")
+    (tmp_path / "new.csv").write_text("size;x\n100.5;1\n7,25;2\n")
+    done = command("predict", run.path, tmp_path / "new.csv")
+    assert (
+        "column 'size' holds numbers with a decimal comma (with a point: --decimal .), but '100" in done.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,15 @@ from trainwright.records.status import UNFINISHED
 if TYPE_CHECKING:
     from trainwright.runs.deletion import Deletable
 
-_AGE = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|h|d|w)")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_AGE = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]+)")
+_UNITS = {
+    1: "s sec secs second seconds",
+    60: "m min mins minute minutes",
+    3600: "h hour hours",
+    86400: "d day days",
+    7 * 86400: "w week weeks",
+}
+_SECONDS = {word: seconds for seconds, words in _UNITS.items() for word in words.split()}
 _CHILDREN = 3  # that a note names
 
 
@@ -31,7 +38,8 @@ class _Age(click.ParamType):  # type: ignore[type-arg, unused-ignore]
         """Return the seconds that a text means."""
         if isinstance(value, float):
             return value
-        if (match := _AGE.fullmatch(value.strip())) is None:
+        match = _AGE.fullmatch(value.strip().lower())
+        if match is None or match[2] not in _SECONDS:
             self.fail(
                 f"{value!r} is no duration; write a number with s, m, h, d or w, such as 30d", param, ctx
             )

@@ -178,10 +178,18 @@ def _usage_message(error: click.ClickException) -> str:
         return _unknown_option(error, command)
     if isinstance(error, click.MissingParameter) and error.param is not None:
         return f"{text} {_MISSING.get(error.param.name or '', '')}".strip()
+    if text.startswith("Got unexpected extra argument") and _takes_files(command):
+        return f"{text}. Quote a pattern of files, so that the shell leaves it alone: 'part-*.csv'"
     unknown = re.search(r"No such command '([^']+)'", text)
     if unknown is None or not isinstance(command, click.Group):
         return text
     return f"No such command '{unknown[1]}'. {_instead(unknown[1], error.ctx, command)}"
+
+
+def _takes_files(command: click.Command) -> bool:
+    return any(
+        param.name in ("file", "data") and isinstance(param, click.Argument) for param in command.params
+    )
 
 
 def _instead(word: str, ctx: click.Context, command: click.Group) -> str:

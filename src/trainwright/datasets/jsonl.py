@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.compression import unpacked
 from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.tables.cell_columns import column_of_cells, table_of_cells
+from trainwright.datasets.tables.chunks import ROW_ERROR
 from trainwright.datasets.tables.sources import TableFile, table_files
 from trainwright.datasets.tables.table import Table, as_texts, kind_of, missing
 from trainwright.errors import DataError
@@ -89,16 +91,29 @@ class JsonlChunks:
         self._path = path
         self._files = files
         self._text = text
-        self._kinds: dict[str, set[str]] = {}
-        for rows in _grouped(_rows(files), _CHUNK):
-            for name in dict.fromkeys(name for row in rows for name in row):
-                values = column_of_cells([row.get(name) for row in rows], name, path)
-                self._kinds.setdefault(name, set()).update(_kinds(values))
-            lacking = self._kinds.keys() - {name for row in rows for name in row}
-            for name in lacking:
-                self._kinds[name].add("missing")
-        if not self._kinds:
-            raise DataError(f'{path} is empty; each line must be a JSON object, such as {{"a": 1}}')
+        self._mends = False  # keeps lines that cannot be read
+
+    def mend(self) -> None:
+        """Keep lines that are no JSON object, and cells that are nested, and say so in a column `ROW_ERROR`.
+
+        Without that they are an error.
+        """
+        self._mends = True
+
+    @cached_property
+    def _kinds(self) -> dict[str, set[str]]:
+        """What the cells of each column are."""
+        found: dict[str, set[str]] = {}
+        for rows in _grouped(_rows(self._files, mends=self._mends), _CHUNK):
+            names = dict.fromkeys(name for row in rows for name in row if name != ROW_ERROR)
+            for name in names:
+                values = column_of_cells(self._cells(rows, name, {}), name, self._path)
+                found.setdefault(name, set()).update(_kinds(values))
+            for name in found.keys() - names.keys():
+                found[name].add("missing")
+        if not found:
+            raise DataError(f'{self._path} is empty; each line must be a JSON object, such as {{"a": 1}}')
+        return found
 
     @property
     def names(self) -> Sequence[str]:
@@ -110,10 +125,23 @@ class JsonlChunks:
         wanted = [name for name in self.names if name in columns]
         unread = [name for name in self.names if name not in columns]
         start = 0
-        for some in _grouped(_rows(self._files), rows):
-            values = {name: self._column([row.get(name) for row in some], name) for name in wanted}
+        for some in _grouped(_rows(self._files, mends=self._mends), rows):
+            errors = {i: row[ROW_ERROR] for i, row in enumerate(some) if ROW_ERROR in row}
+            values = {name: self._column(self._cells(some, name, errors), name) for name in wanted}
+            if errors:
+                values[ROW_ERROR] = np.array([errors.get(i) for i in range(len(some))], dtype=object)
             yield Table(values, self._path, np.arange(start, start + len(some)), unread=unread)
             start += len(some)
+
+    def _cells(self, rows: Sequence[Row], name: str, errors: dict[int, str]) -> list[Any]:
+        """Return the cells of a column; nested ones empty, and named in `errors`, where lines are kept."""
+        cells = [row.get(name) for row in rows]
+        for i, cell in enumerate(cells) if self._mends else ():
+            if isinstance(cell, list | dict):
+                cells[i] = None
+                kind = "list" if isinstance(cell, list) else "mapping"
+                errors.setdefault(i, f"column {name!r} holds a {kind}")
+        return cells
 
     def cells(self, columns: Sequence[str], rows: int) -> None:
         """Return nothing: the cells have types."""
@@ -144,26 +172,35 @@ def _grouped(rows: Iterator[Row], count: int) -> Iterator[list[Row]]:
         yield group
 
 
-def _rows(files: Sequence[TableFile]) -> Iterator[Row]:
-    """Yield the rows of files.
+def _rows(files: Sequence[TableFile], *, mends: bool = False) -> Iterator[Row]:
+    """Yield the rows of files; a line that is no JSON object as what is wrong with it, if it is to be kept.
 
     Raises:
-        DataError: A line is no JSON object.
+        DataError: A line is no JSON object, and not to be kept.
     """
     for one in files:
         with unpacked(one.name, one.file) as stream:
             for number, line in enumerate(stream, 1):
-                if text := line.removeprefix(b"\xef\xbb\xbf").strip():
-                    yield {**_object(text, f"{one.name}: line {number}"), **one.partition}
+                if not (text := line.removeprefix(b"\xef\xbb\xbf").strip()):
+                    continue
+                row = _object(text)
+                if isinstance(row, dict):
+                    yield {**row, **one.partition}
+                elif mends:
+                    yield {ROW_ERROR: f"line {number} {row}"}
+                else:
+                    raise DataError(
+                        f'{one.name}: line {number} {row}; each line must be one object, such as {{"a": 1}}'
+                    )
 
 
-def _object(text: bytes, where: str) -> dict[str, Any]:
+def _object(text: bytes) -> dict[str, Any] | str:
+    """Return the object of a line, or what is wrong with it."""
     try:
         row = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f'{where} is not JSON: {error}; each line must be one object, such as {{"a": 1}}'
-        ) from error
-    if not isinstance(row, dict):
-        raise DataError(f'{where} is no object; each line must be one, such as {{"a": 1}}')
-    return row
+    except RecursionError:
+        return "is not JSON: it is nested too deeply"
+    except ValueError as error:
+        too_long = "int_max_str_digits" in str(error)
+        return f"is not JSON: {'a number has thousands of digits' if too_long else error}"
+    return row if isinstance(row, dict) else "is no object"

@@ -12,6 +12,7 @@ import numpy as np
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import Split
 from trainwright.datasets.csv import CsvParams
+from trainwright.datasets.jsonl import JsonlChunks
 from trainwright.datasets.npz import inputs_in
 from trainwright.datasets.tables.chunks import CsvChunks, RowChunks, errors_in, without_errors
 from trainwright.datasets.tables.frames import FOUND, read_frame, row_chunks
@@ -129,7 +130,7 @@ class InputFiles:
         self._refuse_file()
         options, text = self._format
         chunks = row_chunks(path, options, text, self._info.target, finds=self._finds)
-        if on_error != "stop" and isinstance(chunks, CsvChunks):
+        if on_error != "stop" and isinstance(chunks, CsvChunks | JsonlChunks):
             chunks.mend()
         return chunks
 

@@ -15,6 +15,7 @@ from trainwright.datasets.samples.arrays import is_frame
 from trainwright.datasets.tables.pairs import as_numpy, column_names
 from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation
 from trainwright.datasets.tables.ranges import UnusualValues
+from trainwright.datasets.tables.remarks import UNSEEN
 from trainwright.datasets.tables.table import Table, as_table, listed
 from trainwright.datasets.texts.tokenizers import Tokenizer
 from trainwright.errors import InputError
@@ -51,6 +52,7 @@ class InputRows:
         self.task = task_for(info)
         self.specs: dict[str, ArraySpec] = {name: info.inputs[name] for name in input_names or info.inputs}
         self._remarked: set[str] = set()  # what a user has been told of his rows
+        self.are_counted = False  # values that no training row has, which is said at the end
         self._remarking = threading.Lock()
 
     def checks(self) -> Sequence[Callable[[Any], object]]:
@@ -108,7 +110,8 @@ class InputRows:
         """Warn once of each oddity of the rows, such as unseen categories."""
         for matter, line in preparation.remarks(table, self._unused_columns(table)).items():
             with self._remarking:
-                is_new = matter not in self._remarked
+                is_said = self.are_counted and matter.startswith(UNSEEN)
+                is_new = matter not in self._remarked and not is_said
                 self._remarked.add(matter)
             if is_new:
                 log.warning("%s", line)

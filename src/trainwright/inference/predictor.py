@@ -240,7 +240,8 @@ class Predictor:
         return np.zeros(shape, np.float32)
 
     def unusual(self) -> UnusualValues:
-        """Return a new count of rows with values that no training row has."""
+        """Return a new count of rows with values that no training row has, and let it alone warn of them."""
+        self._rows.are_counted = True
         return UnusualValues(self.stored.data.ranges)
 
     def count_unusual(self, rows: Any, counts: UnusualValues) -> None:

@@ -1,5 +1,6 @@
 """`trainwright init`: drafts that train as they stand."""
 
+import gzip
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ def drafted(text: str, target: str = "bought", name: str = "my data.csv") -> tup
 def test_plain_rows() -> None:
     draft, (config, bundle) = drafted(csv_text(people()))
     assert "task: classification  # 2 classes: no (" in draft
+    assert "; positive: yes (by its name; evaluation.positive)" in draft
     assert "numbers: height, children; categories: city; booleans: member" in draft
     assert config.model.type == "mlp"
     assert config.training.batch_size <= len(bundle.splits["train"])
@@ -59,6 +61,14 @@ def test_an_untidy_file() -> None:
     assert "`time: when`" in draft
     assert "`group: patient`" in draft
     assert "x: y" in bundle.info.feature_names
+
+
+def test_compressed_files_and_large_values_are_written_as_people_write_them() -> None:
+    rows = "\n".join(f"{i},{i * 17000.3 + 55140.9}" for i in range(60))
+    Path("visits.csv.gz").write_bytes(gzip.compress(f"a,price\n{rows}".encode()))
+    draft = draft_config(Path("visits.csv.gz"), "price").text("mlp")
+    assert "experiment: {name: visits}" in draft
+    assert "# values from 55,141 to 1,058,159" in draft
 
 
 def test_values() -> None:

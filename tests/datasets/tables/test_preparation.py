@@ -9,6 +9,7 @@ import pytest
 from rows import config
 
 from trainwright.datasets.tables.preparation import TabularPreparation, fit, from_json
+from trainwright.datasets.tables.ranges import _KEPT, UnusualValues
 from trainwright.datasets.tables.table import Table, as_table
 from trainwright.datasets.tables.tabular import build
 from trainwright.datasets.tables.target import Target
@@ -133,6 +134,16 @@ def test_columns_without_use_are_said() -> None:
         "2 columns are not used by the model: 'note', 'id'"
     ]
     assert fitted(column(1.0, 2.0)).remarks(rows, ["y", "note", "id"]) == {}
+
+
+def test_the_count_of_many_new_categories_is_kept_without_their_names() -> None:
+    known = fitted([{"kind": "abc"[i % 3]} for i in range(30)])
+    counts = UnusualValues({})
+    for start in range(0, 3 * _KEPT, _KEPT):
+        known.count_unusual([{"kind": f"new {start + i}"} for i in range(_KEPT)] + [{"kind": "more"}], counts)
+    assert counts.to_json()["columns"]["kind"]["rows"] == counts.unseen == 3 * (_KEPT + 1)
+    assert counts.to_json()["columns"]["kind"]["values"][:1] == ["new 0"]
+    assert len(counts._categories["kind"]) <= _KEPT
 
 
 def test_missing_columns_are_named_at_once() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from trainwright import plugins
 from trainwright.config.emit import emit, inline
+from trainwright.config.file_types import COMPRESSIONS
 from trainwright.config.schema import ColumnConfig, DataConfig
 from trainwright.datasets.tables.draft_files import read_for_draft
 from trainwright.datasets.tables.kinds import has_unit, holds_periods, infer, infer_target, judge
@@ -25,8 +26,10 @@ from trainwright.datasets.tables.target import class_indices, inspect, rows_with
 from trainwright.datasets.tables.typed import ColumnKind, stray_texts, typed
 from trainwright.errors import DataError
 from trainwright.frameworks.base import Framework
+from trainwright.numerals import number
 from trainwright.plugins import task_of
 from trainwright.tasks.support.columns import unless_counts
+from trainwright.tasks.support.positive import positive_of_two
 from trainwright.types import Ids, TableShape
 
 _GROUPS = (
@@ -331,7 +334,9 @@ def _groups(draft: Draft) -> Iterator[tuple[str, str, str, bool]]:
 def _lines(draft: Draft, model: str) -> Iterator[str]:
     rows = len(draft.table)
     yield f"# Written by `trainwright init` for {rows} rows and {len(draft.table.columns)} columns."
-    if name := re.sub(r"[^A-Za-z0-9._-]+", "-", PurePath(draft.path).stem).strip("._-"):
+    path = PurePath(draft.path)
+    stem = PurePath(path.stem).stem if path.suffix.lower() in COMPRESSIONS else path.stem
+    if name := re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("._-"):
         yield f"experiment: {{name: {inline(name)}}}"
     yield "data:"
     yield f"  type: {draft.type}"
@@ -464,8 +469,11 @@ def _why_task(draft: Draft) -> str:
     values = draft.typed.columns[draft.targets[0]]
     labels = task_of(draft.task).labels(values)
     if labels is None:
-        return f"values from {values.min():g} to {values.max():g}"
-    counts = np.bincount(class_indices(values, labels)).tolist()
-    return f"{len(labels)} classes: " + _one_line(
-        listed(f"{label} ({n} rows)" for label, n in zip(labels, counts, strict=True))
-    )
+        low, high = (number(end.item(), zeros=False) for end in (values.min(), values.max()))
+        return f"values from {low} to {high}"
+    counts = np.bincount(class_indices(values, labels))
+    text = listed(f"{label} ({n} rows)" for label, n in zip(labels, counts.tolist(), strict=True))
+    if len(labels) == 2 and task_of(draft.task).has_classes():
+        positive = positive_of_two(None, labels, lambda: counts)
+        text += f"; positive: {labels[positive.code]} ({positive.reason}; evaluation.positive)"
+    return f"{len(labels)} classes: {_one_line(text)}"

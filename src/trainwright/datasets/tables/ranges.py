@@ -83,6 +83,7 @@ class UnusualValues:
     unseen: int = 0
     _beyond: dict[str, _Beyond] = field(default_factory=dict)
     _categories: dict[str, Counter[str]] = field(default_factory=dict)
+    _taken_as: dict[str, str] = field(default_factory=dict)
 
     def add(self, table: Table, columns: Sequence[Encoder]) -> None:
         """Count rows, whose columns are read as their kinds."""
@@ -97,6 +98,7 @@ class UnusualValues:
             elif isinstance(column, Categories) and len(new := column.unseen(table)):
                 known_counts = self._categories.setdefault(column.name, Counter())
                 known_counts.update(new.tolist())
+                self._taken_as[column.name] = column.unseen_as
                 is_new = set(new.tolist())
                 texts = as_texts(values).tolist()
                 unseen |= np.fromiter((text in is_new for text in texts), bool, len(texts))
@@ -126,8 +128,8 @@ class UnusualValues:
                 f"{self._of(self.outside)} a value outside the range seen in training: {named}{more}"
             )
         if self._categories:
-            named = ", ".join(
-                f"{name} ({listed(map(repr, values), _EXAMPLES)})"
+            named = "; ".join(
+                f"{name} ({listed(map(repr, values), _EXAMPLES)}), taken as {self._taken_as[name]}"
                 for name, values in [*self._categories.items()][:_NAMED]
             )
             others = len(self._categories) - _NAMED

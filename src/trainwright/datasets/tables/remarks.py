@@ -8,6 +8,7 @@ from trainwright.datasets.tables.encoders.base import Encoder
 from trainwright.datasets.tables.table import Table, kind_of, listed, missing, nearest
 from trainwright.errors import DataError
 
+UNSEEN = "values of "  # begins the key of a remark on values that no training row has
 _EXAMPLES = 3  # values that a line names
 _PLURALS = {"number": "numbers", "boolean": "booleans", "time": "times", "text": "text"}
 
@@ -31,13 +32,18 @@ def changed_types(table: Table, columns: Sequence[Encoder], given: Mapping[str, 
             expected.add("boolean")
         if column.reads == "time":
             expected.add("text")  # as in a file; what is no time is an error
-        if count and kind not in expected:
+        if count and kind not in expected and not (kind == "text" and _beside_a_bad_cell(table, column)):
             hold, reads = _rows(count, "holds", "hold"), _PLURALS[column.reads]
             yield (
                 f"type of {column.name}",
                 f"column {column.name!r}: {hold} {_PLURALS[kind]} where the training rows hold {reads}; read "
                 f"as {reads}",
             )
+
+
+def _beside_a_bad_cell(table: Table, column: Encoder) -> bool:
+    """Return whether these numbers are text only as a cell of the same file is none, which is an error."""
+    return column.reads == "number" and table.source != Table.source
 
 
 def unseen_values(table: Table, columns: Sequence[Encoder]) -> Remarks:
@@ -48,7 +54,7 @@ def unseen_values(table: Table, columns: Sequence[Encoder]) -> Remarks:
             examples = listed(map(repr, dict.fromkeys(values)), _EXAMPLES)
             rows = _rows(len(values), "has a value", "have values")
             yield (
-                f"values of {column.name}",
+                f"{UNSEEN}{column.name}",
                 f"column {column.name!r}: {rows} that no training row has: {examples}; taken as "
                 f"{column.unseen_as}",
             )

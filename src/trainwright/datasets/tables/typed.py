@@ -133,9 +133,11 @@ def _stray(table: Table, name: str, kind: ColumnKind, text: str, strays: Array, 
         if trains
         else "fix it, or leave the cell empty if it means a missing value"
     )
+    holds = PLURALS[kind.kind]
+    if kind.kind == "number" and kind.decimal == "," and read_number(text) is not None:
+        holds += " with a decimal comma" + ("" if trains else " (with a point: --decimal .)")
     return DataError(
-        f"{table.source}: column {name!r} holds {PLURALS[kind.kind]}, but {text!r} in {table.where(strays)}"
-        f"; {mend}"
+        f"{table.source}: column {name!r} holds {holds}, but {text!r} in {table.where(strays)}; {mend}"
     )
 
 
