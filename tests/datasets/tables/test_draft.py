@@ -32,7 +32,7 @@ def drafted(text: str, target: str = "bought", name: str = "my data.csv") -> tup
 def test_plain_rows() -> None:
     draft, (config, bundle) = drafted(csv_text(people()))
     assert "task: classification  # 2 classes: no (" in draft
-    assert "; positive: yes (by its name; evaluation.positive)" in draft
+    assert "; positive: yes (chosen by its name; to change it, set evaluation.positive)" in draft
     assert "numbers: height, children; categories: city; booleans: member" in draft
     assert config.model.type == "mlp"
     assert config.training.batch_size <= len(bundle.splits["train"])

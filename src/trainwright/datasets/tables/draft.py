@@ -29,7 +29,7 @@ from trainwright.frameworks.base import Framework
 from trainwright.numerals import number
 from trainwright.plugins import task_of
 from trainwright.tasks.support.columns import unless_counts
-from trainwright.tasks.support.positive import positive_of_two
+from trainwright.tasks.support.positive import in_words, positive_of_two
 from trainwright.types import Ids, TableShape
 
 _GROUPS = (
@@ -475,5 +475,5 @@ def _why_task(draft: Draft) -> str:
     text = listed(f"{label} ({n} rows)" for label, n in zip(labels, counts.tolist(), strict=True))
     if len(labels) == 2 and task_of(draft.task).has_classes():
         positive = positive_of_two(None, labels, lambda: counts)
-        text += f"; positive: {labels[positive.code]} ({positive.reason}; evaluation.positive)"
+        text += f"; positive: {in_words(labels[positive.code], positive.reason)}"
     return f"{len(labels)} classes: {_one_line(text)}"
