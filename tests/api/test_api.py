@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import xgboost
 from safetensors.numpy import load_file, save_file
 from torch import nn
 
@@ -431,6 +432,8 @@ def test_a_model_object_that_does_not_fit_or_is_none(tmp_path: Path) -> None:
         trainwright.train(WITHOUT_DATA, runs_dir=tmp_path, model=Net(), data=(features, np.arange(120) % 2))
     with pytest.raises(InputError, match="belongs to no known framework"):
         trainwright.train(SMALL, runs_dir=tmp_path, model=object())
+    with pytest.raises(InputError, match="Booster cannot be trained: pass an estimator of xgboost"):
+        trainwright.train(WITHOUT_DATA, runs_dir=tmp_path, model=xgboost.Booster(), data=(features, features))
     assert not list(all_runs(tmp_path))
 
 

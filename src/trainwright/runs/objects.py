@@ -56,13 +56,18 @@ def name_model(config: Config, overrides: Overrides, model: Any) -> tuple[Config
 
     Raises:
         ConfigError: The config has options for a model that is given as an object.
-        InputError: A class or function cannot be imported by its name.
+        InputError: A class or function cannot be imported by its name, or the object is no estimator.
     """
     if isinstance(model, str | type | FunctionType):
         return *_with_settings(config, overrides, {"type": _importable(model)}), None
     _refuse_options(config, overrides)
     framework = plugins.framework_of_class(type(model))
     spellings = plugins.adapter("framework", framework).spellings
+    if spellings.classes and not hasattr(model, "get_params"):
+        raise InputError(
+            f"a {class_name(type(model))} cannot be trained: pass an estimator of {framework} with `fit` and "
+            "`get_params`, a classifier or a regressor"
+        )
     given = spellings.settings_in(model.get_params()) if spellings.classes else {}
     named = {"type": class_name(type(model)), "framework": framework}
     if isinstance(config, Mapping):
