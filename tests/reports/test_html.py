@@ -174,7 +174,7 @@ def test_the_page_of_a_whole_run_has_all_facts(run):
         "best model at step 80: val_loss 0.5000",
         "attempt 2 resumed from step 40",
         "early stop (metric val_loss)",
-        "Validation f1",
+        "Validation F1",
         "Confusion matrix, test split",
         "Surest mistakes",
         "column a is constant",
@@ -448,4 +448,4 @@ def test_metrics_of_the_test_are_no_curve(run):
     journal.close()
     text = page(run).text
     assert "With one value throughout" not in text
-    assert "Validation f1" in text
+    assert "Validation F1" in text

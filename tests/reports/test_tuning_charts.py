@@ -74,6 +74,7 @@ def synthetic(folder: Path, several: bool) -> Path:
     for number in range(12):
         params = {"training.learning_rate": 10.0 ** -(number % 4), "model.hidden": [[8], [16, 8]][number % 2]}
         params |= {"a.b": number} if number % 3 else {}
+        params |= {"c.depth": [None, 3][number % 2]}
         status = {3: "failed", 4: "pruned"}.get(number, "completed")
         curve = tuple((10 * i, number + i / 2) for i in range(1, 3 if status == "pruned" else 5))
         values = {"val_f1": float(number), "latency_ms": 1.0 + (number - 6) ** 2, "parameters": 50.0 * number}
@@ -119,6 +120,8 @@ def test_the_page_has_all_charts_well_formed_and_is_self_contained(several: bool
     assert kinds >= {"chart parallel", "chart contour", "chart timeline", "chart lines"}
     assert "2 workers, idle 41% of the time" in page  # 12 x 12 s, of 2 x 122
     assert "src=" not in page
+    assert "None" not in "".join(charts), "the table says null"
+    assert ">null</text>" in "".join(charts)
     assert "NaN" not in "".join(charts)
     assert "&lt;nan&gt;" in page
     if several:

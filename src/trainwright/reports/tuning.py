@@ -217,11 +217,16 @@ def _parallel(trials: Sequence[LoggedTrial], name: str, mode: str) -> str | None
     sign = 1.0 if mode == "min" else -1.0
     kept = sorted(trials, key=lambda trial: sign * _number(trial))[:_MOST_LINES]
     names = _short_names(keys)
-    columns = [tuning_charts.axis(names[key], [trial.params.get(key) for trial in kept]) for key in keys]
+    columns = [tuning_charts.axis(names[key], [_param(trial, key) for trial in kept]) for key in keys]
     values = np.array([_number(trial) for trial in kept])
     columns.append(tuning_charts.axis(name, values.tolist()))
     ranks, _ = tuning_charts.shade_of(values, mode)
     return tuning_charts.parallel(columns, ranks, [_label(one) for one in kept], f"Parameters and {name}")
+
+
+def _param(trial: LoggedTrial, key: str) -> Any:
+    """Return a parameter as axes show it; None for a trial without it, for which they have a gap."""
+    return "null" if trial.params.get(key, 0) is None else trial.params.get(key)
 
 
 def _contour(trials: Sequence[LoggedTrial], result: TuningResult, name: str, mode: str) -> str | None:
@@ -230,9 +235,7 @@ def _contour(trials: Sequence[LoggedTrial], result: TuningResult, name: str, mod
     if len(keys) < 2:
         return None
     names = _short_names(keys)
-    first, second = (
-        tuning_charts.axis(names[key], [trial.params.get(key) for trial in trials]) for key in keys
-    )
+    first, second = (tuning_charts.axis(names[key], [_param(trial, key) for trial in trials]) for key in keys)
     _, goodness = tuning_charts.shade_of(np.array([_number(trial) for trial in trials]), mode)
     title = f"{name} over {first.name} and {second.name}"
     return tuning_charts.contour(first, second, goodness, [_label(trial) for trial in trials], title)
