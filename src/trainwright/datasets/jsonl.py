@@ -102,7 +102,7 @@ class JsonlChunks:
 
     @cached_property
     def _kinds(self) -> dict[str, set[str]]:
-        """What the cells of each column are."""
+        """The kinds of the cells of each column."""
         found: dict[str, set[str]] = {}
         for rows in _grouped(_rows(self._files, mends=self._mends), _CHUNK):
             names = dict.fromkeys(name for row in rows for name in row if name != ROW_ERROR)
