@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 _STATE_FILE = "boosting.safetensors"
 _OTHER_METHOD = {"hist": "approx", "approx": "hist", "exact": "hist"}
 
-_SEVERAL = ("classification", True)  # of more than two classes
-
 
 class XgboostLearner(BoosterLearner[XgboostParams]):
     """An `xgboost.Booster` in training."""
@@ -108,10 +106,10 @@ class XgboostLearner(BoosterLearner[XgboostParams]):
 
     def definition(self) -> Mapping[str, str]:
         """Return the class and options of an estimator, with the objective that `fit` gives it."""
-        definition, info = super().definition(), self._inputs.info
-        if definition.get("objective") == "binary:logistic" and (info.task, info.outputs > 2) == _SEVERAL:
-            return {**definition, "objective": "multi:softprob"}
-        return definition
+        definition = super().definition()
+        if definition.get("objective") != "binary:logistic":
+            return definition
+        return {**definition, "objective": built_in_objective(self._spec.params, self._inputs.info)}
 
     def _custom_calls(self) -> Sequence[Callable[[], Any]]:
         info, matrix = self._inputs.info, self._sample
