@@ -578,13 +578,13 @@ def test_what_catboost_cannot_do_is_refused() -> None:
 
 def test_an_estimator_gives_its_options(tmp_path: Path) -> None:
     estimator = catboost.CatBoostClassifier(
-        iterations=12, depth=3, l2_leaf_reg=2, random_seed=4, verbose=False
+        iterations=12, learning_rate=0.1, depth=3, l2_leaf_reg=2, random_seed=4, verbose=False
     )
     config = {"data": {"type": "iris", "standardize": False}, "training": {"threads": 1}}
     run = trainwright.train(config, model=estimator, runs_dir=tmp_path)
     config |= {"experiment": {"seed": 4}}
     assert run.result["steps"] == 12
-    options = {"n_estimators": 12, "max_depth": 3, "reg_lambda": 2.0}
+    options = {"n_estimators": 12, "learning_rate": 0.1, "max_depth": 3, "reg_lambda": 2.0}
     by_name = trainwright.train(
         config | {"model": {"type": "catboost", "params": options}}, runs_dir=tmp_path
     )

@@ -32,7 +32,6 @@ from trainwright.frameworks.xgboost.params import XgboostParams
 from trainwright.frameworks.xgboost.spec import built_in_objective, model_spec, reported_loss
 from trainwright.frameworks.xgboost.targets import targets_of
 from trainwright.order import STEP, stream_seed
-from trainwright.plugins import task_for
 from trainwright.require import require
 from trainwright.types import StepResult
 
@@ -107,14 +106,10 @@ class XgboostLearner(BoosterLearner[XgboostParams]):
 
     def definition(self) -> Mapping[str, str]:
         """Return the class and options of an estimator, with the objective that `fit` gives it."""
-        definition, info = super().definition(), self._inputs.info
-        if (
-            definition.get("objective") == "binary:logistic"
-            and info.outputs > 2
-            and task_for(info).has_classes()
-        ):
-            return {**definition, "objective": "multi:softprob"}
-        return definition
+        definition = super().definition()
+        if definition.get("objective") != "binary:logistic":
+            return definition
+        return {**definition, "objective": built_in_objective(self._spec.params, self._inputs.info)}
 
     def _custom_calls(self) -> Sequence[Callable[[], Any]]:
         info, matrix = self._inputs.info, self._sample
