@@ -80,3 +80,30 @@ def test_rows_in_memory_are_for_a_loaded_model(tmp_path: Path) -> None:
 def test_a_batch_that_is_larger_than_the_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"training\.batch_size is 500, but there are only \d+ training rows"):
         trainwright.train(SHORT, {"training.batch_size": 500}, data=DATA, runs_dir=tmp_path)
+
+
+def test_a_checked_config_is_shown_in_one_line() -> None:
+    """As the last line of a cell of a notebook."""
+    shown = repr(trainwright.check({"data": {"type": "iris"}, "model": {"type": "mlp"}}))
+    assert shown == "<Resolved run: mlp on iris>"
+
+
+def test_create_refuses_credentials_in_a_url_before_it_writes(tmp_path: Path) -> None:
+    data = {"path": "s3://key:secret@bucket/d.csv", "target": "y"}
+    with pytest.raises(DataError, match="must not contain credentials"):
+        trainwright.create({"data": data, "model": {"type": "mlp"}}, runs_dir=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_paths_have_no_dots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    config = {"data": {"type": "iris"}, "model": {"type": "mlp"}}
+    run = trainwright.create(config, runs_dir="../runs_own")
+    assert run.path.parent.parent == tmp_path / "runs_own"
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "down").symlink_to(tmp_path / "deep" / "er")
+    through = trainwright.create(config, runs_dir=tmp_path / "down" / ".." / "runs_deep")
+    assert (tmp_path / "deep" / "runs_deep" / "run" / through.id / "config.yaml").is_file()
+    assert (through.path / "config.yaml").is_file()

@@ -335,3 +335,61 @@ def test_clean_as_a_function(runs_dir: Path) -> None:
         trainwright.clean(runs_dir, keep_best=-1)
     assert [path.name for path in trainwright.delete(B, runs_dir=runs_dir)] == [B]
     assert ids(runs_dir) == [A, FAILED]
+
+
+def test_delete_says_which_runs_need_its_weights(command: Command, runs_dir: Path) -> None:
+    path = runs_dir / "digits" / B / "manifest.json"
+    manifest = json.loads(path.read_text()) | {"init_from": str(runs_dir / "digits" / A)}
+    write_record(path, manifest)
+    done = command("runs", "delete", A, "--dry-run", "--runs-dir", runs_dir)
+    assert f"{B} began with the weights of {A}" in done.out
+
+
+def test_clean_by_status_takes_studies_as_a_whole(command: Command, runs_dir: Path, study: Path) -> None:
+    record = StudyRecord.load(study / StudyRecord.FILE)
+    assert record is not None
+    words = ("runs", "clean", "--status", "completed", "--runs-dir", runs_dir, "--yes")
+    record.model_copy(update={"status": "interrupted"}).save(study / StudyRecord.FILE)
+    assert command(*words, "--dry-run", "--json").json["bytes"] > 0
+    assert command(*words).code == 0
+    assert ids(runs_dir) == sorted([FAILED, STUDY, *FOLDS])
+    record.save(study / StudyRecord.FILE)
+    assert command(*words).code == 0
+    assert ids(runs_dir) == [FAILED]
+
+
+def test_a_run_object_is_deleted_in_its_own_folder(
+    runs_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = trainwright.get(A, runs_dir=runs_dir)
+    assert trainwright.delete(run) == [run.path]
+    assert ids(runs_dir) == [B, FAILED]
+
+
+def test_clean_returns_a_study_without_runs(runs_dir: Path, study: Path) -> None:
+    for run_id in FOLDS:
+        shutil.rmtree(runs_dir / "digits" / run_id)
+    gone = trainwright.clean(runs_dir, older_than=1.0, experiment="digits", dry_run=False)
+    assert study in [one.path for one in gone]
+    assert not study.exists()
+
+
+def test_a_lock_that_is_a_link_is_deleted_and_not_followed(
+    command: Command, runs_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "kept").write_text("kept")
+    lock = runs_dir / "digits" / A / "lock"
+    lock.unlink(missing_ok=True)
+    lock.symlink_to(tmp_path / "kept")
+    done = command("runs", "delete", A, "--yes", "--runs-dir", runs_dir)
+    assert (done.code, ids(runs_dir)) == (0, [B, FAILED]), done.err
+    assert (tmp_path / "kept").read_text() == "kept"
+
+
+def test_a_run_that_goes_on_after_it_was_chosen_is_not_deleted(runs_dir: Path) -> None:
+    chosen = deletion.of_run(RunDir(runs_dir / "digits" / A))
+    first = runs_dir / "digits" / A / "attempts" / "0001.json"
+    shutil.copy(first, first.with_name("0002.json"))
+    assert not deletion.delete(chosen)
+    assert ids(runs_dir) == [A, B, FAILED]

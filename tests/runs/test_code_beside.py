@@ -133,3 +133,24 @@ def test_a_missing_module_is_an_error_that_says_where_it_was_looked_for(project:
     done = command("train", "exp/c.yaml", "model.type=nowhere_to_be_found:net", "-q")
     assert done.returncode == 2
     assert f"be in the folder where trainwright is started ({project}), or beside the config" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["train", "doctor"])
+def test_a_module_named_like_one_of_python_shadows_nothing(command: str, tmp_path: Path) -> None:
+    """Neither for the console script nor for `python -m`; other modules of the folder are found."""
+    (tmp_path / "html.py").write_text("raise RuntimeError('html of the folder')")
+    (tmp_path / "textwrap.py").write_text("raise RuntimeError('textwrap of the folder')")
+    (tmp_path / "mine.py").write_text("from torch import nn\nclass Net(nn.Linear):\n    pass\n")
+    (tmp_path / "a.yaml").write_text(
+        "data: {type: iris}\nmodel: {type: 'mine:Net', in_features: 4, out_features: 3}\n"
+        "training: {max_steps: 2}\n"
+    )
+    words = ["train", "a.yaml", "-q"] if command == "train" else ["doctor"]
+    for start in (
+        [sys.executable, "-m", "trainwright"],
+        [str(Path(sys.executable).with_name("trainwright"))],
+    ):
+        done = subprocess.run([*start, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert "of the folder" not in done.stdout + done.stderr
+        assert "cannot be imported" not in done.stdout + done.stderr
+        assert command == "doctor" or done.returncode == 0, done.stderr

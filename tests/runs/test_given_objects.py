@@ -35,6 +35,7 @@ from trainwright.errors import (
     ChangedInputsError,
     CheckpointError,
     ConfigError,
+    InputError,
     ModelError,
     TrainingError,
     TrainwrightError,
@@ -563,3 +564,14 @@ def test_a_damaged_initial_state_is_named(tmp_path: Path) -> None:
     flip(kept)
     with pytest.raises(CheckpointError, match=r"weights\.safetensors"):
         trainwright.reproduce(run, model=net())
+
+
+def test_evaluating_a_split_of_data_objects_says_how_they_are_given_again(tmp_path: Path) -> None:
+    features = np.random.default_rng(0).normal(size=(60, 3)).astype("float32")
+    pair = features, (features[:, 0] > 0).astype("int64")
+    config = {"model": {"type": "mlp", "hidden": [4]}, "training": {"max_steps": 2}}
+    run = trainwright.train(config, data=pair, runs_dir=tmp_path, quiet=True)
+    with pytest.raises(InputError, match=r"trainwright\.evaluate\('[^']*', data=\.\.\.\)") as raised:
+        trainwright.load(run).evaluate(split="test")
+    assert raised.value.__cause__ is None
+    assert "test_loss" in trainwright.evaluate(run, data=pair)

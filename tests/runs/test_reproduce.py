@@ -404,3 +404,11 @@ def test_the_document_holds_what_json_can(whole: Run) -> None:
     assert document["first_step_losses"] == ["nan", "1.0"]
     assert document["inputs"] == [{"input": "data", "what": "train split, rows", "before": 3, "now": 4}]
     assert document["first_tensor"] is None
+
+
+def test_weights_of_a_run_that_is_gone_are_said_to_be_gone(tmp_path: Path) -> None:
+    first = trainwright.train(SMALL, runs_dir=tmp_path)
+    second = trainwright.train(SMALL, {"model.init_from": first.id}, runs_dir=tmp_path)
+    trainwright.delete(first)
+    with pytest.raises(InputError, match=f"{first.id} does not exist any more"):
+        trainwright.reproduce(second, runs_dir=tmp_path, quiet=True)

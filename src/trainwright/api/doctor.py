@@ -117,7 +117,7 @@ def _devices() -> dict[str, Any]:
         return {"error": "torch is not installed: accelerators cannot be detected"}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _DEVICES], capture_output=True, text=True, timeout=120, check=False
+            [sys.executable, "-P", "-c", _DEVICES], capture_output=True, text=True, timeout=120, check=False
         )
         devices: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return devices

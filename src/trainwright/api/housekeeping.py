@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,14 +82,15 @@ def clean(
     keep_best: int | None = None,
     dry_run: bool = True,
 ) -> list[Run]:
-    """Delete runs, and return them; with `dry_run`, only return them.
+    """Delete runs, and return them; with `dry_run`, only return them. A study without runs counts as one.
 
     A running run is never touched. One that is damaged, that trackers lack values of, or that cannot be
     deleted is skipped with a warning. What a kill has left of an earlier deletion is deleted, too.
 
     Args:
         runs_dir: The folder of the runs.
-        statuses: Delete the runs with one of these statuses, with or without checkpoints. Default: `crashed`
+        statuses: Delete the runs with one of these statuses, with or without checkpoints; of studies, those
+            with one of these statuses, with all their runs. Default: `crashed`
             and `failed` runs without a checkpoint. A run that is only `created` may wait for a worker.
         older_than: Delete the runs, and the studies with all their runs, that have ended and did nothing for
             so many seconds.
@@ -103,7 +105,7 @@ def clean(
     from trainwright.runs.cleaning import Criteria, cleanable
 
     found = cleanable(runs_folder(runs_dir), Criteria(statuses, older_than, experiment, keep_best))
-    return [Run(run) for one in found if dry_run or is_gone(one) for run in one.runs]
+    return [Run(run) for one in found if dry_run or is_gone(one) for run in one.runs or [one.folder]]
 
 
 def delete(
@@ -135,8 +137,15 @@ def to_delete(
     """Return what `delete` deletes."""
     from trainwright.runs.deletion import named
 
-    folder, names = runs_folder(runs_dir), [str(getattr(run, "path", run)) for run in runs]
-    return named(names, folder, lambda name: find_run(name, folder), force=force)
+    names: dict[Path, list[str]] = {}  # by the folder of the runs
+    for run in runs:
+        path = getattr(run, "path", None)
+        names.setdefault(path.parent.parent if path else runs_folder(runs_dir), []).append(str(path or run))
+    return [
+        one
+        for folder, inside in names.items()
+        for one in named(inside, folder, partial(find_run, runs_dir=folder), force=force)
+    ]
 
 
 def is_gone(one: Deletable) -> bool:

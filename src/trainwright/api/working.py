@@ -11,6 +11,7 @@ from trainwright.api.progress import interruptible
 from trainwright.api.training import log_notes, resume
 from trainwright.config import Config, Overrides
 from trainwright.config import load as load_resolved
+from trainwright.config.env import DATA_PATHS
 from trainwright.records.listing import runs_folder
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import DECIDED
@@ -42,10 +43,14 @@ def create(config: Config, overrides: Overrides = (), *, runs_dir: Path | str | 
     Raises:
         InputError: The config is wrong, or the run cannot be stored.
     """
+    from trainwright.datasets.samples.remote import refuse_credentials
+
     resolved = load_resolved(config, overrides, Catalog())
     log_notes(resolved)
     folder = runs_folder(runs_dir)
     require_data(resolved, config)
+    for key in DATA_PATHS:
+        refuse_credentials(str(getattr(resolved.config.data, key.removeprefix("data.")) or ""))
     experiment = resolved.config.experiment.name
     run = RunDir.create(folder, experiment, resolved.dump(), created=creation_of(resolved))
     publish(run)

@@ -175,12 +175,18 @@ def _lines(chosen: Sequence[Deletable], sizes: dict[Path, int]) -> list[str]:
 def _notes(chosen: Sequence[Deletable], runs_dir: str | None) -> Iterator[str]:
     """Yield which other runs have begun with those that are deleted."""
     from trainwright.records.listing import runs_folder
-    from trainwright.runs.deletion import children_of
+    from trainwright.runs.deletion import children_of, users_of_weights
 
-    for parent, children in children_of(chosen, runs_folder(runs_dir)).items():
-        more = f" and {len(children) - _CHILDREN} more" if len(children) > _CHILDREN else ""
-        named = ", ".join(children[:_CHILDREN]) + more
-        yield f"{parent} is the parent of {named}, which keeps its own copy of what it began with"
+    folder = runs_folder(runs_dir)
+    for parent, children in children_of(chosen, folder).items():
+        yield f"{parent} is the parent of {_some(children)}, which keeps its own copy of what it began with"
+    for source, users in users_of_weights(chosen, folder).items():
+        yield f"{_some(users)} began with the weights of {source}, and cannot be reproduced without it"
+
+
+def _some(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - _CHILDREN} more" if len(ids) > _CHILDREN else ""
+    return ", ".join(ids[:_CHILDREN]) + more
 
 
 def _sum(chosen: Sequence[Deletable], sizes: dict[Path, int]) -> str:

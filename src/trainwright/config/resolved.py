@@ -48,6 +48,11 @@ class Resolved:
     unused: Sequence[str] = ()
     folder: Path | None = None
 
+    def __repr__(self) -> str:
+        """Return one line: all values are in `dump()`."""
+        data, model = self.config.data, self.config.model
+        return f"<Resolved {self.config.experiment.name}: {model.type} on {data.type if data else 'no data'}>"
+
     @cached_property
     def nested(self) -> dict[str, Any]:
         """All values, nested as in the config, `${env:NAME}` expanded; nobody changes them."""

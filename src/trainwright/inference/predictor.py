@@ -479,7 +479,7 @@ class Predictor:
         """Read and prepare the run's own data.
 
         Raises:
-            DataError: They cannot be read, or were given as objects.
+            InputError: They cannot be read, or were given as objects.
         """
         return self._load_data()
 

@@ -27,6 +27,7 @@ def temporary_environment(variables: Mapping[str, str | None]) -> Iterator[None]
                 os.environ[name] = value
 
 
+MOST_THREADS = 1024  # as of `training.threads`
 _THREADS, _ASKED = "OMP_NUM_THREADS", "TRAINWRIGHT_OMP_NUM_THREADS"
 
 
@@ -40,8 +41,14 @@ def asked_threads() -> int | None:
         text = os.environ.get(_THREADS, "")
         if text == "1" and "TORCHELASTIC_RUN_ID" in os.environ:
             return None
+    return threads_in(text)
+
+
+def threads_in(text: str) -> int | None:
+    """Return the number of threads that a variable holds; None where it is not from 1 to 1024."""
     first = text.partition(",")[0].strip()  # of nested regions
-    return int(first) if first.isdecimal() and int(first) > 0 else None
+    is_number = first.isdecimal() and len(first) <= 9  # a longer one is no number of threads
+    return int(first) if is_number and 0 < int(first) <= MOST_THREADS else None
 
 
 def threads_of_processes() -> dict[str, str]:

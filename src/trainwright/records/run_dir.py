@@ -25,6 +25,7 @@ runs/<experiment>/<run-id>/
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import shutil
 import time
@@ -60,12 +61,22 @@ log = logging.getLogger("trainwright")
 Json = dict[str, Any]
 
 
+def _without_dots(path: Path) -> Path:
+    """Return an absolute path without `..`, unless that is of a link, and leads elsewhere."""
+    if ".." not in path.parts:
+        return path
+    plain = Path(os.path.normpath(path))
+    return plain if plain.resolve() == path.resolve() else path
+
+
 class RunDir:
     """One run directory."""
 
+    LOCK = "lock"
+
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
-        self._lock = Lock(self.path / "lock")
+        self.path = _without_dots(path.absolute())
+        self._lock = Lock(self.path / self.LOCK)
 
     @staticmethod
     def create(

@@ -29,8 +29,8 @@ _OLD = (*(status for status in ENDED if status != "paused"), "crashed")  # what 
 class Criteria(NamedTuple):
     """The runs that are to be deleted.
 
-    With an age or a number of best ones, a study is deleted with all its runs or not at all; else its runs
-    are looked at one by one.
+    A study is deleted with all its runs or not at all. Without criteria, its failed and crashed runs from
+    which nothing resumes are deleted alone.
 
     Attributes:
         statuses: The statuses of runs; None: as the other criteria need.
@@ -47,7 +47,7 @@ class Criteria(NamedTuple):
     @property
     def deletes_whole_studies(self) -> bool:
         """True if studies are deleted as a whole."""
-        return self.older_than is not None or self.keep_best is not None
+        return any(one is not None for one in (self.statuses, self.older_than, self.keep_best))
 
 
 def cleanable(runs_dir: Path, criteria: Criteria) -> Iterator[Deletable]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from pathlib import Path
 
 from trainwright.errors import CheckpointError, RunLostError
 from trainwright.records.run_dir import RunDir
+from trainwright.records.study import StudyRecord
+from trainwright.storage.deletion import remove_folder
 from trainwright.storage.lease import Lease
 from trainwright.storage.remote import RemoteRun
 
@@ -23,6 +24,7 @@ def discard_run(run: RunDir, lease: Lease) -> None:
 
 def discard_folder(path: Path) -> None:
     """Delete the folder of a run or study, and the experiment's folder if that is empty now."""
-    shutil.rmtree(path, ignore_errors=True)
+    is_study = (path / StudyRecord.FILE).exists()
     with contextlib.suppress(OSError):
+        remove_folder(path, StudyRecord.FILE if is_study else RunDir(path).config_file.name)
         path.parent.rmdir()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwright.config.env import filled_in
 from trainwright.errors import CheckpointError, InputError, RunLockedError, RunNotFoundError
 from trainwright.records.listing import all_runs
 from trainwright.records.run_dir import RunDir
@@ -130,7 +131,7 @@ def named(
     for one in chosen:
         path = one.folder.path
         check_inside(path, path.parent.parent if url_of(path.parent.parent) else runs_dir)
-        if running := [run.id for run in (one.folder, *one.runs) if run.is_owned()]:
+        if running := [run.id for run in (one.folder, *one.runs) if _is_owned(run)]:
             raise RunLockedError(f"{running[0]} is running: stop it first (trainwright stop)")
         if not force and (study := studies.get(path)) is not None:
             raise InputError(
@@ -140,6 +141,15 @@ def named(
         if not force and (problem := unsent_values(one)):
             raise InputError(problem)
     return chosen
+
+
+def _is_owned(run: RunDir) -> bool:
+    """Return whether a process owns a run; none can take a lock that is a symbolic link."""
+    return not _lock_of(run).is_symlink() and run.is_owned()
+
+
+def _lock_of(run: RunDir) -> Path:
+    return run.path / RunDir.LOCK
 
 
 def _find_study(name: str, runs_dir: Path) -> Path:
@@ -170,6 +180,19 @@ def children_of(chosen: Sequence[Deletable], runs_dir: Path) -> dict[str, list[s
     return found
 
 
+def users_of_weights(chosen: Sequence[Deletable], runs_dir: Path) -> dict[str, list[str]]:
+    """Return the ids of the runs whose `model.init_from` is deleted, by the ids of the runs that it names."""
+    gone = {run.path.resolve() for one in chosen for run in one.runs}
+    found: dict[str, list[str]] = {}
+    for run in all_runs(runs_dir) if gone else ():
+        with contextlib.suppress(CheckpointError):
+            manifest = run.manifest()
+            source = Path(filled_in(manifest.init_from)) if manifest and manifest.init_from else None
+            if source is not None and source.resolve() in gone and run.path.resolve() not in gone:
+                found.setdefault(source.name, []).append(run.id)
+    return found
+
+
 def check_inside(folder: Path, runs_dir: Path) -> None:
     """Refuse to delete what is not in a folder of runs, or there by a symbolic link alone.
 
@@ -180,7 +203,8 @@ def check_inside(folder: Path, runs_dir: Path) -> None:
         raise InputError(f"{folder} is behind a symbolic link, and nothing is deleted through a link")
     if folder.absolute().parent.parent.resolve() != runs_dir.resolve():
         raise InputError(
-            f"{folder} is not in the runs folder {runs_dir}: name the folder that it is in with --runs-dir"
+            f"{folder} is not in the runs folder {runs_dir}: name the folder that it is in with --runs-dir "
+            "(in Python: runs_dir=...)"
         )
 
 
@@ -212,7 +236,7 @@ def _finish(run: RunDir) -> bool:
 def _delete_study(one: Deletable) -> bool:
     """Delete a study, and then its runs; after a kill in between, its list of runs is still there."""
     study = one.folder
-    if any(run.is_owned() for run in one.runs):
+    if any(map(_is_owned, one.runs)):
         log.info("a run of study %s is running", study.id)
         return False
     try:
@@ -244,6 +268,8 @@ def delete_run(run: RunDir, attempt: int) -> bool:
         OSError, CheckpointError: Something cannot be deleted.
     """
     check_inside(run.path, run.path.parent.parent)
+    if _lock_of(run).is_symlink():
+        _lock_of(run).unlink()
     try:
         run.acquire()
     except RunLockedError as error:

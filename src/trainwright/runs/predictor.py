@@ -20,6 +20,7 @@ from trainwright.records.run_dir import RunDir
 from trainwright.require import import_rule, importing_by
 from trainwright.runs.decisions import replayed_skips
 from trainwright.runs.frameworks import copied_model, framework_for
+from trainwright.runs.objects import require_objects
 from trainwright.runs.processes.threads import available_threads
 from trainwright.runs.run_config import read_config
 from trainwright.runs.weights import stored_model
@@ -95,6 +96,7 @@ def _loader(run: RunDir, config: RunConfig, model: Any) -> Callable[[], DataBund
     rule = import_rule()
 
     def load() -> DataBundle:
+        require_objects(run, "evaluate", model=model, data=None)
         settle = replayed_skips(journalled_decisions(run.journal), ALONE)
         with importing_by(rule):
             return load_data(config, model, settle)

@@ -117,8 +117,14 @@ def initialize(components: Components, source: Path) -> None:
     new run depends on nothing of it but these tensors, whose digest is among its inputs.
 
     Raises:
+        InputError: They are gone.
         ModelError: They do not fit the model.
     """
+    if not source.exists():
+        raise InputError(
+            f"model.init_from: {source} does not exist any more, so there are no initial weights: put it "
+            "back, or train a new run"
+        )
     if source.is_file():
         files = [source]
     else:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -20,6 +22,8 @@ from trainwright.runs.semantics import changed, in_words
 from trainwright.runs.trust import RunImports
 from trainwright.storage.ownership import Signature, is_own, own_code_folder
 
+_LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")]
+_STANDARD = [one for path in _LIBRARIES for one in (path, os.path.join(path, "lib-dynload"))]  # noqa: PTH118
 _RECORDS = (Creation.FILE, StudyRecord.FILE, Signature.FILE)  # of runs and studies
 
 
@@ -191,14 +195,16 @@ def working_in(
 
     Args:
         folder: The new working directory.
-        code: The folders in which modules are searched first.
+        code: The folders in which modules are searched first, after those of Python's own library.
         without: The directory of a run or a study, from which nothing is imported, nor from the folder of
             runs that holds it, even if it is the current one and Python searches there.
     """
     before = list(sys.path)
     code = [folder] if code is None else code
     # "" in it (notebooks have that) would mean the new folder.
-    during = [str(Path(path).absolute()) for path in (*map(str, code), *before)]
+    searched = [str(Path(path).absolute()) for path in (*map(str, code), *before)]
+    # A module that is named like one of Python's would break the libraries that import that.
+    during = sorted(searched, key=lambda path: path not in _STANDARD)
     if without is not None:
         during = [path for path in during if not _is_of_runs(Path(path), without)]
         code = [path for path in code if not _is_of_runs(path, without)]

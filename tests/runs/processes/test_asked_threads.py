@@ -8,6 +8,7 @@ import pytest
 
 import trainwright
 from small_runs import SMALL
+from trainwright.frameworks.sklearn.process import reset_settings, settings_kept, thread_pools
 from trainwright.process.environ import asked_threads, threads_of_processes
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.run import Run
@@ -37,6 +38,15 @@ def test_it_is_obeyed(config: dict[str, Any], tmp_path: Path, monkeypatch: pytes
     """Whatever the size of the steps, which take one thread without it; a resume keeps it."""
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert threads(trainwright.train(config, runs_dir=tmp_path)) == (2, 2)
+
+
+@pytest.mark.parametrize("text", ["99999999999999999999", "9" * 5000, "1025", "0", "-2", "two"])
+def test_what_is_no_number_of_threads_asks_for_nothing(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for a run, nor for the libraries of scikit-learn."""
+    monkeypatch.setenv("OMP_NUM_THREADS", text)
+    assert asked_threads() is None
+    with settings_kept(thread_pools()):
+        reset_settings()
 
 
 def test_the_config_wins_with_a_note(

@@ -87,12 +87,22 @@ def _opened(url: str) -> tuple[DataStore, str, str]:
     if not _has_data(scheme):
         known = ", ".join(f"{name}://" for name in plugins.names("store") if _has_data(name))
         raise DataError(f"{url}: data cannot be read from {scheme}://, only from files and from {known}")
-    if "@" in bucket:
-        raise DataError("the URL of data must not contain credentials; set them in the environment")
+    refuse_credentials(url)
     if (rule := import_rule()) is not None:
         rule.check_outside("data", f"{scheme}://{bucket}")
     store = cast(DataStore, plugins.adapter("store", scheme)(f"{scheme}://{bucket}"))
     return store, f"{scheme}://{bucket}", key
+
+
+def refuse_credentials(path: str) -> None:
+    """Refuse a path of data that is a URL with credentials, which the config of a run would keep.
+
+    Raises:
+        DataError: It has some.
+    """
+    _, _, rest = path.partition("://")
+    if rest and "@" in rest.partition("/")[0]:
+        raise DataError("the URL of data must not contain credentials; set them in the environment")
 
 
 def _has_data(scheme: str) -> bool:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
+from trainwright.process.environ import threads_in
 from trainwright.require import require
 
 # Held while settings are changed for a time. Of two threads that do so at once, the one that ends last would
@@ -65,5 +66,5 @@ def reset_settings() -> None:
     """Restore the initial settings of scikit-learn, and of the BLAS libraries that it limits."""
     require("sklearn", "sklearn").set_config(**_DEFAULTS)
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = next(filter(None, map(os.environ.get, ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"))), processors)
-    _pools(len(sys.modules)).limit(limits=int(threads or 1))
+    given = (threads_in(os.environ.get(name, "")) for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"))
+    _pools(len(sys.modules)).limit(limits=next(filter(None, given), processors) or 1)

@@ -304,5 +304,6 @@ class WorkerProcess:
 def received() -> Iterator[Any]:
     """Import from where the process that started this one does, and yield what it sends on stdin."""
     lines = iter(sys.stdin.buffer.readline, b"")
-    sys.path[:0] = [path for path in json.loads(next(lines, b"[]")) if path not in sys.path]
+    given = json.loads(next(lines, b"[]"))
+    sys.path[:] = [*given, *(path for path in sys.path if path not in given)]
     yield from map(json.loads, lines)
