@@ -100,7 +100,7 @@ class RunFiles:
         return max((attempt.last_step for attempt in self.attempts), default=0)
 
     @property
-    def given_objects(self) -> bool:
+    def passed_objects(self) -> bool:
         """True if the data, or the model, were given in Python."""
         return bool(self.manifest and self.manifest.objects)
 

@@ -23,6 +23,7 @@ from trainwright.records.manifest import Manifest
 from trainwright.redact import redacted
 from trainwright.require import import_paths, open_process
 from trainwright.runs.children.origin import Origin
+from trainwright.runs.children.passed_weights import keep_passed
 from trainwright.runs.code_identity import with_later_imports, with_modules
 from trainwright.runs.decisions import (
     known_decisions,
@@ -137,8 +138,9 @@ class Startup:
         source = self.files.source(self._world.from_main(lambda: self._first_weights(components, past)))
         if source is not None and not past.has_lost(source):
             initialize(components, source)
-        if self._request.objects.model is not None and self.origin.initial is None:
-            self._keep_given(components, is_new=past.manifest is None)
+        is_in_place = components.framework.capabilities.trains_objects
+        if is_in_place and self._request.objects.model is not None and self.origin.initial is None:
+            keep_passed(self._run, components, self._world, is_new=past.manifest is None)
         initial = weights_digest(components.learner, self._world)
         self.manifest = self._world.from_main(
             lambda: self._record_or_compare(past, components, determinism, source, initial)
@@ -146,11 +148,6 @@ class Startup:
         self.checkpoints = self._own_checkpoints()
         seed_global_random(components.config.experiment.seed)  # building may have drawn from them
         return self._restore_newest(past, components, decisions)
-
-    def _keep_given(self, components: Components, *, is_new: bool) -> None:
-        """Keep the initial state of an object that is trained in place; see `Origin.keep_given`."""
-        if components.framework.capabilities.trains_objects:
-            self.origin.keep_given(components, self._world, is_new=is_new)
 
     @contextmanager
     def _unchanged_if_refused(self, components: Components, *, is_new: bool) -> Iterator[None]:

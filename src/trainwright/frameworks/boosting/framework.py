@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from trainwright.config.schema import RunConfig
 from trainwright.frameworks.base import Capabilities, Framework, Model, ModelInputs, Plan
 from trainwright.frameworks.boosting.estimators import ModelSpec
-from trainwright.frameworks.support.given import fill_estimator
+from trainwright.frameworks.support.passed import fill_estimator
 from trainwright.frameworks.support.plans import CUSTOM_FUNCTIONS_HINT, rounds_work
 from trainwright.types import DataInfo, FeatureForm
 

@@ -21,7 +21,7 @@ from trainwright.frameworks.lightgbm.library import lightgbm, translated
 from trainwright.frameworks.lightgbm.objective import build_objective
 from trainwright.frameworks.lightgbm.spec import LightgbmSpec, model_spec
 from trainwright.frameworks.lightgbm.trees import Trees
-from trainwright.frameworks.support.given import class_labels
+from trainwright.frameworks.support.passed import class_labels
 from trainwright.frameworks.support.stored import check_features, read_model
 from trainwright.tasks.support.precision import learned
 from trainwright.types import Array, DataInfo, Predictions

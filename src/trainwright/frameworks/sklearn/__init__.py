@@ -198,7 +198,7 @@ class SklearnFramework(Framework):
         """Give an estimator the attributes that it would have after `fit`."""
         _require_libraries()
         from trainwright.frameworks.sklearn.labels import name_classes
-        from trainwright.frameworks.support.given import class_labels, fill_estimator, give_fitted
+        from trainwright.frameworks.support.passed import class_labels, fill_estimator, give_fitted
 
         fitted, labels = cls.load(inputs, folder).native, class_labels(inputs.info)
         named = labels is not None and name_classes(fitted, labels)

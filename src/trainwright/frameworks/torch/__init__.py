@@ -161,38 +161,38 @@ class TorchFramework(Framework):
     @staticmethod
     def copied(model: Any) -> Any:
         """Return a copy of a module, with the hooks of its parameters."""
-        from trainwright.frameworks.torch.state import given
+        from trainwright.frameworks.torch.state import passed
 
-        return given.copied(model)
+        return passed.copied(model)
 
     @staticmethod
     def check_sendable(model: Any) -> None:
         """Refuse a module whose parameters have hooks."""
-        from trainwright.frameworks.torch.state import given
+        from trainwright.frameworks.torch.state import passed
 
-        given.check_sendable(model)
+        passed.check_sendable(model)
 
     @classmethod
     def fill(cls, inputs: ModelInputs, folder: Path) -> None:
         """Load weights into a module; its device, flags and modes stay as they are."""
-        from trainwright.frameworks.torch.state import given
+        from trainwright.frameworks.torch.state import passed
 
-        given.fill(inputs.model, folder)
+        passed.fill(inputs.model, folder)
 
     @staticmethod
     def learner(inputs: LearnerInputs) -> Learner:
         """Build the module and its optimizer."""
         require_libraries()
         from trainwright.frameworks.torch.learner import TorchLearner
-        from trainwright.frameworks.torch.state.given import GivenModule
+        from trainwright.frameworks.torch.state.passed import PassedModule
 
         if inputs.model is None:
             return TorchLearner(inputs)
-        given = GivenModule(inputs.model)
+        passed = PassedModule(inputs.model)
         try:
-            return TorchLearner(inputs, given)
+            return TorchLearner(inputs, passed)
         except BaseException:
-            given.release()
+            passed.release()
             raise
 
     @staticmethod

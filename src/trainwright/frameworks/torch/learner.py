@@ -41,7 +41,7 @@ from trainwright.frameworks.torch.parallel.world import ProcessGroup
 from trainwright.frameworks.torch.params import TRANSFORMERS
 from trainwright.frameworks.torch.process import device_model
 from trainwright.frameworks.torch.state import layout
-from trainwright.frameworks.torch.state.given import GivenModule
+from trainwright.frameworks.torch.state.passed import PassedModule
 from trainwright.frameworks.torch.state.snapshot import named_buffer
 from trainwright.frameworks.torch.state.training import TrainingState
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
@@ -57,10 +57,10 @@ _OF_LIGHTNING = ("training_step", "configure_optimizers")  # how a LightningModu
 class TorchLearner(Learner):
     """Train a `torch.nn.Module` on one device; `given` is set if the module was passed in Python."""
 
-    def __init__(self, inputs: LearnerInputs, given: GivenModule | None = None) -> None:
+    def __init__(self, inputs: LearnerInputs, passed: PassedModule | None = None) -> None:
         require_plain_numbers(inputs)
         training = inputs.config.training
-        self._inputs, self._given = inputs, given
+        self._inputs, self._passed = inputs, passed
         self._network = _initial_network(inputs)
         self._module = self._network.module
         if not any(parameter.requires_grad for parameter in self._module.parameters()):
@@ -231,8 +231,8 @@ class TorchLearner(Learner):
 
         For a Hugging Face model that the config names, return what its folder or the hub says.
         """
-        if self._given is not None:
-            return self._given.definition
+        if self._passed is not None:
+            return self._passed.definition
         return definition_of(self._module) if self._network.architecture is not None else {}
 
     def _reserve(self) -> None:
@@ -249,12 +249,12 @@ class TorchLearner(Learner):
         if self._undo is not None:
             self._undo()
             self._undo = None
-        if self._given is not None:
-            self._given.release()
+        if self._passed is not None:
+            self._passed.release()
 
     def changed_definition(self) -> Mapping[str, str]:
         """Return what training has changed in a module that was passed in Python, besides its weights."""
-        return {} if self._given is None else self._given.changed()
+        return {} if self._passed is None else self._passed.changed()
 
     def _upcoming(self, step: int) -> Iterator[Samples]:
         """Yield the samples that this process takes from a step on."""

@@ -172,7 +172,7 @@ def few_rows(run: RunFiles) -> Finding | None:
     count = int(tables["rows"])
     if rows["train"] < _FEW_LEARNED:
         seen = f"{number(rows['train'])} rows train, and {number(count)} {SPLITS[split]} rows judge the model"
-        command = ALL_FOLDS if _divides(run) and not run.given_objects else ""
+        command = ALL_FOLDS if _divides(run) and not run.passed_objects else ""
         title = "There are too few rows"
         return Finding("too few rows", title, f"{seen}{_margin(tables, split)}", command=command)
     if count < _FEW_JUDGED:
@@ -180,7 +180,7 @@ def few_rows(run: RunFiles) -> Finding | None:
         changes = _more_judged(run, split)
         words = "more rows judge the model, and fewer train it"
         more = expected(run, changes, "rows", "higher", words)
-        command = ALL_FOLDS if _divides(run) and not (changes or run.given_objects) else ""
+        command = ALL_FOLDS if _divides(run) and not (changes or run.passed_objects) else ""
         return Finding("too few rows", "Too few rows judge the model", seen, changes, more, command)
     return None
 
@@ -190,7 +190,7 @@ def _divides(run: RunFiles) -> bool:
     given = ("data.train_path", "data.val_path", "data.test_path", "data.split.folds")
     if any(setting(run, key) is not None for key in given):
         return False
-    if not run.given_objects and ":" not in str(setting(run, "data.type")):
+    if not run.passed_objects and ":" not in str(setting(run, "data.type")):
         return True
     rows, share = rows_of(run), setting(run, "data.split.test")  # objects may come divided
     return bool(abs(rows.get("test", 0) - (0.1 if share is None else share) * sum(rows.values())) <= _ROUNDED)

@@ -88,7 +88,7 @@ def _has_own_width(run: RunFiles) -> bool:
 
     Networks do; an estimator or a pipeline of scikit-learn is fitted to the columns that there are.
     """
-    is_own = run.given_objects or ":" in str(setting(run, "model.type"))
+    is_own = run.passed_objects or ":" in str(setting(run, "model.type"))
     return is_own and (framework_of(run) is None or "learning_rate" in training_keys(run))
 
 

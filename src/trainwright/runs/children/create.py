@@ -32,10 +32,10 @@ from trainwright.runs.children.origin import (
     CONFIG_FILE,
     Origin,
     available_best,
-    copy_given,
     copy_state,
     loop_sha256,
 )
+from trainwright.runs.children.passed_weights import copy_passed
 from trainwright.runs.data.sampling import epoch_samples
 from trainwright.runs.frameworks import framework_name
 from trainwright.runs.wiring import order_and_rules, run_checkpoints
@@ -249,7 +249,7 @@ class _ParentState:
         if self._commit is not None:
             copy_state(self._source, self._commit, folder)
         else:
-            copy_given(self._parent, child.path)
+            copy_passed(self._parent, child.path)
         write_config(folder / CONFIG_FILE, self._request.own.dump())
         child.write(Lineage.FILE, self._lineage_of_child())
 
@@ -337,7 +337,7 @@ def copy_origin(original: RunDir, repetition: RunDir) -> None:
     origin = Origin(original)
     if "model" in original.require_manifest().objects:
         download_all(original)
-        copy_given(original, repetition.path)
+        copy_passed(original, repetition.path)
     lineage = Lineage(run_id=original.id, relation="reproduce")
     if origin.lineage is not None and origin.initial is not None:
         download_all(original)

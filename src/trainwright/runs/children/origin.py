@@ -32,7 +32,6 @@ from trainwright.runs.manifest import lower_tier
 from trainwright.runs.wiring import Components
 from trainwright.safe_files import open_regular
 from trainwright.types import DataInfo
-from trainwright.world import World
 
 log = logging.getLogger("trainwright")
 CONFIG_FILE = "config.yaml"  # in `initial/`: that of the parent
@@ -149,41 +148,6 @@ class Origin:
         adopted = own.resume.commit(commit.step, snapshot, self.saved(), frozenset(best))
         own.publish([adopted.name])
         return adopted
-
-    # -- the weights of an object that was given in Python
-
-    def keep_given(self, components: Components, world: World, *, is_new: bool) -> None:
-        """Keep the initial state of a model that is given as an object, or give it the one that was kept.
-
-        The object is trained in place, so that a resume, a repetition or a fork may meet it with other
-        weights. A collective call.
-
-        Args:
-            components: The components of the attempt, whose learner was just built.
-            world: Its processes.
-            is_new: Whether the inputs of the run have not been recorded yet.
-
-        Raises:
-            CheckpointError: The state is damaged, or cannot be written.
-        """
-        kept = world.from_main(self._given)
-        if kept is not None:
-            components.learner.restore(given_weights(self._run).folder(kept), weights_only=True)
-        elif is_new:
-            snapshot = components.learner.snapshot(weights_only=True)
-
-            def keep() -> None:
-                (self._run.path / FOLDER).mkdir(exist_ok=True)
-                given_weights(self._run).commit(0, snapshot)
-
-            try:
-                world.main_only(keep)
-            finally:
-                snapshot.release()
-
-    def _given(self) -> Commit | None:
-        kept = given_weights(self._run)
-        return kept.load_step(0) if kept.names() else None
 
     # -- the steps of the parent
 
@@ -437,23 +401,6 @@ class Origin:
                 f"run {initial.run_id} has not improved for so long; set "
                 "training.early_stopping.patience, or training.early_stopping=null"
             )
-
-
-def given_weights(run: RunDir) -> Checkpoints:
-    """Return where a run keeps the initial state of a model that it was given as an object: as step 0."""
-    return Checkpoints(plugins.adapter("store", "file")(run.path / FOLDER), "given")
-
-
-def copy_given(parent: RunDir, child: Path) -> None:
-    """Copy the initial state of the object that a parent was given, if it was, for a child of step 0.
-
-    Raises:
-        CheckpointError, OSError: It is damaged, or the copy cannot be written.
-    """
-    kept = given_weights(parent)
-    for name in kept.names():
-        (child / FOLDER).mkdir(exist_ok=True)
-        kept.copy_to(kept.load(name), plugins.adapter("store", "file")(child / FOLDER))
 
 
 def available_best(source: RunCheckpoints, commit: Commit) -> dict[int, Commit]:

@@ -134,7 +134,7 @@ def test_a_resume_trains_the_object_it_is_given(tmp_path: Path) -> None:
 def test_a_run_without_a_checkpoint_begins_with_the_kept_weights(tmp_path: Path) -> None:
     script = (
         "import os, sys, torch, trainwright\n"
-        "from test_given_objects import PLAIN, net\n"
+        "from test_passed_objects import PLAIN, net\n"
         "from trainwright.callbacks.base import Callback\n"
         "class Die(Callback):\n"
         "    def on_log(self, step, metrics):\n"
@@ -560,7 +560,7 @@ def test_the_initial_weights_are_in_the_store(tmp_path: Path, monkeypatch: pytes
 
 def test_a_damaged_initial_state_is_named(tmp_path: Path) -> None:
     run = trainwright.train(PLAIN, runs_dir=tmp_path, model=net())
-    (kept,) = run.path.glob("initial/given/*/weights.safetensors")
+    (kept,) = run.path.glob("initial/passed/*/weights.safetensors")
     flip(kept)
     with pytest.raises(CheckpointError, match=r"weights\.safetensors"):
         trainwright.reproduce(run, model=net())

@@ -23,7 +23,7 @@ log = logging.getLogger("trainwright")
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 
-class GivenModule:
+class PassedModule:
     """The module that a run trains in place, and what belongs to the user: its device, flags and modes.
 
     Attributes:
