@@ -1,4 +1,4 @@
-"""Fast tests run first, so that a mistake is seen at once.
+"""Fast tests run first, so that a mistake is seen at once, unless tests run side by side.
 
 Repetition runs in `make soak` only, and what needs real servers or minutes in `make test-services`.
 """
@@ -86,7 +86,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # side by side, a class that shares its set-up stays together
+        items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
     if any("::" in argument for argument in config.args):
         return  # what is asked for by its name is run
     if not (config.option.keyword or config.option.markexpr) and config.args == ["tests"]:

@@ -331,7 +331,7 @@ def test_runs_of_studies_in_a_relative_folder(
 
 def test_clean_as_a_function(runs_dir: Path) -> None:
     assert [run.id for run in trainwright.clean(runs_dir, older_than=0, keep_best=3)] == []
-    with pytest.raises(InputError, match="negative"):
+    with pytest.raises(InputError, match="keep_best is -1: give 1 or more"):
         trainwright.clean(runs_dir, keep_best=-1)
     assert [path.name for path in trainwright.delete(B, runs_dir=runs_dir)] == [B]
     assert ids(runs_dir) == [A, FAILED]

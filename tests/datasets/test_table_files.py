@@ -171,7 +171,7 @@ def test_json_lines(tmp_path: Path) -> None:
         ('{"a": {"b": 1}}\n', "column 'a' holds"),
     ):
         file.write_text(text, encoding="utf-8")
-        for read in (read_table, row_chunks):
+        for read in (read_table, in_chunks):
             with pytest.raises(DataError, match=says):
                 read(file)
 

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from trainwright.errors import (
 )
 from trainwright.evaluation.metrics import bounds_of
 from trainwright.plugins import task_for
+from trainwright.records.listing import all_runs
 from trainwright.records.run_dir import RunDir
 from trainwright.studies.cross_validation import CrossValidation, spread
 from trainwright.types import DataInfo, features_spec
@@ -198,7 +200,8 @@ def test_a_full_disk_is_no_result_of_a_fold(whole: CrossValidation, tmp_path: Pa
 
 def test_a_run_that_is_gone_is_trained_again(whole: CrossValidation, tmp_path: Path) -> None:
     cut = trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, callbacks=[SignalInRun(1, 7)])
-    trainwright.clean(tmp_path, statuses=["preempted"], dry_run=False)
+    (gone,) = [run for run in all_runs(tmp_path) if run.status() == "preempted"]
+    shutil.rmtree(gone.path)
     resumed = trainwright.cross_validate(TOY, folds=3, runs_dir=tmp_path, resume=True)
     assert resumed.path == cut.path
     assert_same(resumed, whole)

@@ -16,6 +16,7 @@ from study_configs import TOY
 from trainwright.errors import InputError, RunLockedError
 from trainwright.records.run_dir import RunDir
 from trainwright.records.trials import TrialLog, read_trials
+from trainwright.runs.objects import Objects
 from trainwright.studies.study import Study
 from trainwright.studies.tuning import joined_workers, tune
 from trainwright.studies.tuning.joined_workers import WorkerFolder, leading
@@ -117,7 +118,7 @@ def test_the_trial_of_a_dead_worker_goes_on_from_its_checkpoint(
         if (stint := worker.next_stint()) is None:
             return
         with every_save_on_disk(), pytest.raises(Crash):
-            train(stint, callbacks=[CrashAt(13)])
+            train(stint, lambda _: Objects(callbacks=[CrashAt(13)]))
         others.acts.clear()
         worker.leave(is_led=True)  # as the system gives its lock up
         others.work(others.join())

@@ -15,6 +15,7 @@ _INPUTS = ("x", "data", "features", "images", "inputs", "input")
 _TARGETS = ("y", "target", "targets", "label", "labels", "output", "outputs")
 _SPLITS: Mapping[str, SplitName] = {**{name: name for name in SPLITS}, "valid": "val", "validation": "val"}
 _USUAL_TARGETS = ("labels", "label", "target", "targets", "y")
+_PERHAPS_TARGETS = ("mask", "masks", "boxes")  # beside which none of the usual names is plainly the target
 FEATURE_NAMES = "feature_names"  # of the columns of a two-dimensional X
 TEXT = "language models take text, and make its tokens: data: {type: text, path: FILE.txt} (docs/media.md)"
 Letter = Literal["X", "y"]
@@ -56,7 +57,9 @@ def usual_target(names: Iterable[Any], target: str) -> str | None:
     None if there is no such name, or several, or nothing to learn from beside it.
     """
     known = list(names)
-    usual = [str(name) for name in known if name in _USUAL_TARGETS]
+    usual = [str(name) for name in known if name in (*_USUAL_TARGETS, *_PERHAPS_TARGETS)]
+    if set(usual) & set(_PERHAPS_TARGETS):
+        return None
     return usual[0] if target == TARGET and len(usual) == 1 and len(known) > 1 else None
 
 
@@ -69,7 +72,8 @@ def refuse_causal(inputs: Batch, targets: Array) -> None:
     tokens = inputs.get(INPUT_IDS)
     if tokens is None or not np.ndim(tokens) or tokens.shape != targets.shape:
         return
-    if ((tokens == targets) | (targets == NO_LABEL)).all():
+    is_label = targets != NO_LABEL
+    if is_label.any() and (tokens == targets)[is_label].all():
         raise DataError(f"the labels repeat input_ids; {TEXT}")
 
 
