@@ -191,3 +191,12 @@ def test_a_chart_of_nothing_is_a_chart() -> None:
     points = [Point("a", 0.0, 0.5), Point("b", 1.0, float("nan")), Point("c & d", 2.0, 0.7)]
     drawn = ElementTree.fromstring(trade_off(points, "t", ("x", "y")))
     assert [text.text for text in drawn.iter("text") if text.attrib["class"] == "end"] == ["c & d"]
+
+
+def test_a_name_at_the_right_edge_ends_within_the_chart() -> None:
+    points = [Point("quick", 1.0, 0.5), Point("logistic_regression", 6.0, 0.7)]
+    drawn = ElementTree.fromstring(trade_off(points, "t", ("x", "y")))
+    anchors = {
+        text.text: text.get("text-anchor") for text in drawn.iter("text") if text.get("class") == "end"
+    }
+    assert anchors == {"quick": None, "logistic_regression": "end"}

@@ -81,7 +81,9 @@ def trade_off(points: Sequence[Point], title: str, labels: tuple[str, str]) -> s
     for point, height in zip(real, heights, strict=True):
         x, y = x_axis(point.x), y_axis(point.y)
         parts.append(f'<circle class="mean {point.kind}" cx="{x:.1f}" cy="{y:.1f}" r="6"/>')
-        parts.append(f'<text class="end" x="{x + 11:.1f}" y="{height + 4:.1f}">{text(point.label)}</text>')
+        is_left = x + 11 + _CHARACTER * len(point.label) > width  # it would not end within the chart
+        place = f'x="{x - 11:.1f}" text-anchor="end"' if is_left else f'x="{x + 11:.1f}"'
+        parts.append(f'<text class="end" {place} y="{height + 4:.1f}">{text(point.label)}</text>')
     desc = "; ".join(
         f"{point.label}: {labels[0]} {number(point.x)}, {labels[1]} {number(point.y)}" for point in real
     )
