@@ -88,7 +88,7 @@ class TestMlflow(MlflowSuite):
         return f"sqlite:///{root}/mlflow.db"
 
 
-@pytest.mark.services
+@pytest.mark.slow
 class TestMlflowServer(MlflowSuite):
     """The same against a server of its own."""
 
