@@ -1,0 +1,202 @@
+"""A split region of a model: its forward pass runs once for each slice of this process.
+
+Each slice is computed by the module's own code, with the parameters of the slice in place of the whole ones.
+So every operation has the same shapes on any number of processes. Kernels round alike then: they depend on
+shapes, and a vectorized one treats the last elements of a tensor otherwise than the others.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from trainwright.errors import ModelError
+from trainwright.frameworks.torch.generators import generators, seed_generators
+from trainwright.frameworks.torch.parallel.tensor import plan
+from trainwright.frameworks.torch.parallel.tensor.slices import Slices
+from trainwright.frameworks.torch.state.layout import local
+from trainwright.order import stream_seed
+
+_ALIGNMENT = 64  # bytes: kernels may round by it, and new tensors have it
+
+
+class _Weight(NamedTuple):
+    """A parameter of a region, and the dimension along which it is split; None: each slice has the whole."""
+
+    owner: nn.Module
+    name: str
+    dim: int | None
+
+    def slices(self, slices: Slices) -> Sequence[Tensor]:
+        """Return the tensors of the slices of this process, from what the module has at this moment."""
+        parameter = self.owner._parameters[self.name]
+        assert parameter is not None
+        if self.dim is None:
+            return slices.copy(parameter)
+        block = local(parameter)
+        parts = (block,) if slices.count == 1 else block.chunk(slices.count, self.dim)
+        return [_aligned(part) for part in parts]
+
+
+def _aligned(part: Tensor) -> Tensor:
+    """Return a slice as it would lie in memory if its process had no others."""
+    if part.is_contiguous() and part.data_ptr() % _ALIGNMENT == 0:
+        return part
+    return part.clone(memory_format=torch.contiguous_format)
+
+
+class SplitForward:
+    """The forward pass of a split region, in place of the module's own.
+
+    Args:
+        module: The region.
+        region: The plan for it.
+        slices: The slices.
+    """
+
+    def __init__(self, module: nn.Module, region: plan.Region, slices: Slices) -> None:
+        self._module = module
+        self._name = region.name or type(module).__name__
+        self._slices = slices
+        self._forward = module.forward
+        functools.update_wrapper(self, module.forward)
+        prefix = f"{region.name}." if region.name else ""
+        self._modules = list(module.modules())
+        self._weights: list[_Weight] = []
+        self._biases: list[_Weight] = []  # of row-wise layers: added once, to the sum
+        self._divided = [
+            (module.get_submodule(name[len(prefix) :]), attribute) for name, attribute in region.divided
+        ]
+        self._output = module.get_submodule(region.output)
+        self._checked: set[bool] = set()  # the modes of training in which the output was as expected
+        self._lock = threading.RLock()  # the module has one slice's parameters at a time
+        for name, part in module.named_modules():
+            style = region.styles.get(f"{prefix}{name}".removesuffix("."))
+            dims = {} if style is None else plan.split_dims(part, style)
+            for own, parameter in part._parameters.items():
+                if parameter is None:
+                    continue
+                is_bias = style == plan.ROWWISE and own == "bias"
+                (self._biases if is_bias else self._weights).append(_Weight(part, own, dims.get(own)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.RLock()
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Compute what the module does, of whole tensors."""
+        slices = self._slices
+        leaves, structure = pytree.tree_flatten((inputs, named))
+        copies = [slices.copy(one) if isinstance(one, Tensor) else [one] * slices.count for one in leaves]
+        with self._lock:
+            weights = [weight.slices(slices) for weight in self._weights]
+            biases = [bias.owner._parameters[bias.name] for bias in self._biases]
+            outputs = self._computed(list(zip(*copies, strict=True)) or [()] * slices.count, structure, weights)
+        return self._summed(outputs, biases)
+
+    def _computed(
+        self, inputs: Sequence[Sequence[Any]], structure: Any, weights: Sequence[Sequence[Tensor]]
+    ) -> list[Any]:
+        """Return the outputs of the slices; the module is as it was afterwards."""
+        held = [dict(part._parameters) for part in self._modules]
+        numbers = [getattr(part, attribute) for part, attribute in self._divided]
+        streams = _Streams(self._slices, weights) if self._is_training() else None
+        outputs = []
+        try:
+            for bias in self._biases:
+                bias.owner._parameters[bias.name] = None
+            for (part, attribute), number in zip(self._divided, numbers, strict=True):
+                setattr(part, attribute, number // self._slices.virtual)
+            for index, leaves in enumerate(inputs):
+                for weight, parts in zip(self._weights, weights, strict=True):
+                    weight.owner._parameters[weight.name] = parts[index]  # type: ignore[assignment]
+                if streams is not None:
+                    streams.begin(index)
+                args, named = pytree.tree_unflatten(list(leaves), structure)
+                outputs.append(self._checked_output(args, named))
+        finally:
+            for part, parameters in zip(self._modules, held, strict=True):
+                part._parameters.update(parameters)
+            for (part, attribute), number in zip(self._divided, numbers, strict=True):
+                setattr(part, attribute, number)
+            if streams is not None:
+                streams.end()
+        return outputs
+
+    def _is_training(self) -> bool:
+        return any(part.training for part in self._modules)
+
+    def _checked_output(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Return the outputs of a slice, which must be those of the row-wise layer.
+
+        Raises:
+            ModelError: The module goes on computing with a part of a sum.
+        """
+        mode = self._is_training()
+        if mode in self._checked:
+            return self._forward(*inputs, **named)
+        seen: list[Any] = []
+        hook = self._output.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+        try:
+            output = self._forward(*inputs, **named)
+        finally:
+            hook.remove()
+        first = output[0] if isinstance(output, tuple) else output
+        if not (len(seen) == 1 and isinstance(first, Tensor) and _is_same(first, seen[0])):
+            raise ModelError(
+                f"{plan.KEY}: {self._name} computes more after its {plan.ROWWISE} layer, whose outputs are only a "
+                "part of the sum there: move norm, dropout and residual out of it, into a module around it"
+            )
+        self._checked.add(mode)
+        return output
+
+    def _summed(self, outputs: Sequence[Any], biases: Sequence[Tensor | None]) -> Any:
+        """Return the outputs of the whole; besides the first, a module's are those of some heads: dropped."""
+        is_tuple = isinstance(outputs[0], tuple)
+        total = self._slices.sum([output[0] for output in outputs] if is_tuple else outputs)
+        for bias in biases:
+            assert bias is not None
+            total = total + bias.to(total.dtype)
+        return (total, *[None] * (len(outputs[0]) - 1)) if is_tuple else total
+
+
+def _is_same(output: Tensor, seen: Any) -> bool:
+    """Return whether a tensor is another one, or a view of all of it with the same features."""
+    return (
+        isinstance(seen, Tensor)
+        and output.numel() == seen.numel()
+        and output.shape[-1] == seen.shape[-1]
+        and output.data_ptr() == seen.data_ptr()
+    )
+
+
+class _Streams:
+    """The random numbers of the slices: each draws from generators that are seeded by its number.
+
+    One number is drawn for all of them, from the generator of the processor; so whatever the slices draw, the
+    generators are the same afterwards in all processes.
+    """
+
+    def __init__(self, slices: Slices, weights: Sequence[Sequence[Tensor]]) -> None:
+        self._own = slices.own
+        self._generators = generators(weights[0][0].device)
+        self._key = int(torch.randint(1 << 62, (), generator=torch.default_generator, device="cpu"))
+        self._states = [one.get_state() for one in self._generators]
+
+    def begin(self, index: int) -> None:
+        """Seed the generators for a slice of this process."""
+        seed_generators(self._generators, stream_seed(self._key, self._own[index]))
+
+    def end(self) -> None:
+        """Put back the generators."""
+        for generator, state in zip(self._generators, self._states, strict=True):
+            generator.set_state(state)
