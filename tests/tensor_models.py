@@ -1,47 +1,94 @@
-"""Train small models by hand on a mesh of processes, with split layers; the digest of the whole weights."""
+"""Train small models by hand with split layers, on meshes of four processes; print the digests of their weights.
+
+Called with names of cases, in each process of a group of four.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import os
+import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
 from trainwright.frameworks.torch.models.gpt import Gpt
+from trainwright.frameworks.torch.models.text_transformer import TextTransformer
+from trainwright.frameworks.torch.models.transformer import Transformer
 from trainwright.frameworks.torch.parallel.tensor.parallelize import parallelize
 from trainwright.frameworks.torch.parallel.tensor.plans import plan_of
 from trainwright.frameworks.torch.parallel.tensor.slices import Slices
 
-VOCABULARY, LENGTH, ROWS, STEPS = 53, 15, 6, 4
+# Numbers that leave a rest after whole vectors, also in a slice.
+VOCABULARY, LENGTH, ROWS, STEPS = 53, 15, 6, 3
 LLAMA = {"position": "rotary", "normalization": "rms", "activation": "swiglu", "bias": False}
+KINDS = ("llama", "mistral", "qwen2", "qwen3", "gemma")
+Meshes = Mapping[int, DeviceMesh | None]  # by the number of processes on the axis `tensor`
 
 
-def ids(step: int) -> Tensor:
-    return torch.randint(0, VOCABULARY, (ROWS, LENGTH), generator=torch.Generator().manual_seed(step))
+def ids(step: int, rows: int = ROWS) -> Tensor:
+    return torch.randint(0, VOCABULARY, (rows, LENGTH), generator=torch.Generator().manual_seed(step))
 
 
 def gpt(**options: Any) -> Gpt:
-    return Gpt(VOCABULARY, LENGTH, 40, 2, 4, 0.1, **options)
+    return Gpt(VOCABULARY, LENGTH, 48, 2, 8, 0.1, **options)
+
+
+def huggingface(kind: str, **options: Any) -> Any:
+    import transformers
+
+    config = transformers.AutoConfig.for_model(
+        kind,
+        vocab_size=VOCABULARY,
+        hidden_size=48,
+        intermediate_size=92,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        attention_dropout=0.1,
+        use_cache=False,
+        **{**({"head_dim": 6} if kind != "qwen2" else {}), **options},
+    )
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+
+
+def with_adapters() -> Any:
+    import peft
+
+    targets = ["q_proj", "o_proj", "up_proj", "down_proj"]
+    options = peft.LoraConfig(r=4, target_modules=targets, lora_dropout=0.1, init_lora_weights=False)
+    return peft.get_peft_model(huggingface("llama", attention_bias=True), options)
+
+
+class Features(Transformer):
+    """Reads the tokens as numbers."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        return super().forward(features.float() / VOCABULARY)
 
 
 MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "gpt": gpt,
-    "llama": lambda: gpt(**LLAMA, intermediate_size=92),
+    "llama": lambda: gpt(**LLAMA, num_kv_heads=4, intermediate_size=92),
+    "features": lambda: Features(LENGTH, VOCABULARY, 48, num_heads=4),
+    "text": lambda: TextTransformer(VOCABULARY, LENGTH, (VOCABULARY,), 48, num_heads=4, intermediate_size=92),
+    **{f"hf_{kind}": lambda kind=kind: huggingface(kind) for kind in KINDS},
+    "lora": with_adapters,
 }
 
 
-def whole(tensor: Tensor) -> Tensor:
+def whole(tensor: Any) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def own(tensor: Tensor) -> Tensor:
+def own(tensor: Any) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
@@ -52,34 +99,96 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return hashed.hexdigest()
 
 
-def train(name: str, slices: Slices, *, bf16: bool = False) -> str:
-    """Train a model, and return the digest of its weights, and of the losses."""
-    torch.manual_seed(0)
-    model = MODELS[name]().train()
-    parallelize(model, plan_of(model), slices)
+def loss_of(model: nn.Module, tokens: Tensor, *, bf16: bool) -> Tensor:
+    """Return the loss of the next tokens, or of a class for each row, as a mean."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        output: Any = model(tokens)
+    logits = getattr(output, "logits", output).float()
+    if logits.dim() == 2:
+        return functional.cross_entropy(logits, tokens[:, 0])
+    return functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def updates(model: nn.Module) -> Callable[[], None]:
+    """Return what makes an update by the gradients, with the elements of this process alone."""
     parameters = [one for one in model.parameters() if one.requires_grad]
     blocks = [own(one.detach()).requires_grad_() for one in parameters]
     optimizer = torch.optim.AdamW(blocks, 1e-2, foreach=False, fused=False)
-    losses = []
-    for step in range(STEPS):
-        torch.manual_seed(step)
-        tokens = ids(step)
-        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-            logits = model(tokens)
-        loss = functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), tokens[:, 1:].flatten())
-        loss.backward()
+
+    def update() -> None:
         for block, parameter in zip(blocks, parameters, strict=True):
             block.grad, parameter.grad = own(parameter.grad), None
         optimizer.step()
+
+    return update
+
+
+def train(name: str, slices: Slices, *, bf16: bool = False) -> str:
+    """Train a model; return the digest of its weights and losses."""
+    torch.manual_seed(0)
+    model = MODELS[name]().train()
+    parallelize(model, plan_of(model), slices)
+    update, losses = updates(model), []
+    for step in range(STEPS):
+        torch.manual_seed(step)
+        loss = loss_of(model, ids(step), bf16=bf16)
+        loss.backward()
+        update()
         losses.append(loss.detach())
     return digest({**dict(model.named_parameters()), "losses": torch.stack(losses)})
 
 
-if __name__ == "__main__":
+def train_sharded(name: str, virtual: int, mesh: DeviceMesh | None) -> str:
+    """Train with two halves of each batch, which processes of the axis `shard` compute by FSDP2."""
+    torch.manual_seed(0)
+    model: Any = MODELS[name]().train()
+    slices = Slices(virtual, None if mesh is None else mesh["tensor"])
+    parallelize(model, plan_of(model), slices)
+    halves: Sequence[int] = range(2)
+    if mesh is not None:
+        for block in (*getattr(model, "blocks", ()), model):
+            fully_shard(block, mesh=mesh["shard"])
+            block.set_gradient_divide_factor(1.0)
+            block.set_force_sum_reduction_for_comms(enable=True)
+        halves = [mesh["shard"].get_local_rank()]
+    update = updates(model)
+    for step in range(STEPS):
+        for half in halves:
+            torch.manual_seed(2 * step + half)
+            (loss_of(model, ids(step).chunk(2)[half], bf16=False) / 2).backward()
+        update()
+    return digest(dict(model.named_parameters()))
+
+
+def cases(meshes: Meshes, square: DeviceMesh) -> dict[str, Callable[[], str]]:
+    """Return the cases by name: the model, the number of slices, that of processes, and what else it has."""
+    found: dict[str, Callable[[], str]] = {}
+    for name in MODELS:
+        for virtual in (2, 4):
+            for size, mesh in meshes.items():
+                if size > virtual:
+                    continue
+                slices = Slices(virtual, mesh)
+                found[f"{name}/{virtual}/{size}"] = lambda name=name, slices=slices: train(name, slices)
+                found[f"{name}/{virtual}/{size}/bf16"] = lambda name=name, slices=slices: train(
+                    name, slices, bf16=True
+                )
+        found[f"{name}/2/1/halves"] = lambda name=name: train_sharded(name, 2, None)
+        found[f"{name}/2/2x2/halves"] = lambda name=name: train_sharded(name, 2, square)
+    return found
+
+
+def main() -> None:
+    """Compute the cases that are named."""
     torch.set_num_threads(1)
-    name, virtual, size, bf16 = sys.argv[1], int(sys.argv[2]), int(os.environ["WORLD_SIZE"]), len(sys.argv) > 3
-    mesh = None
-    if size > 1:
-        dist.init_process_group("gloo")
-        mesh = init_device_mesh("cpu", (size,), mesh_dim_names=("tensor",))
-    print(train(name, Slices(virtual, mesh), bf16=bf16))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "tensor"))
+    line = init_device_mesh("cpu", (4,), mesh_dim_names=("tensor",))
+    known = cases({1: None, 2: square["tensor"], 4: line}, square)
+    for case in sys.argv[1:]:
+        print(json.dumps([case, known[case]()]), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -96,6 +96,8 @@ class SplitForward:
         """Compute what the module does, of whole tensors."""
         slices = self._slices
         leaves, structure = pytree.tree_flatten((inputs, named))
+        if any(hasattr(one, "get_seq_length") for one in leaves):  # slices would add to the same cache
+            raise ModelError(f"{plan.KEY}: {self._name} cannot keep keys and values: call it with use_cache=False")
         copies = [slices.copy(one) if isinstance(one, Tensor) else [one] * slices.count for one in leaves]
         with self._lock:
             weights = [weight.slices(slices) for weight in self._weights]
