@@ -9,6 +9,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ from trainwright.frameworks.torch.models.gpt import Gpt
 from trainwright.frameworks.torch.models.text_transformer import TextTransformer
 from trainwright.frameworks.torch.models.transformer import Transformer
 from trainwright.frameworks.torch.parallel.tensor.parallelize import parallelize
+from trainwright.frameworks.torch.parallel.tensor.plan import Plan
 from trainwright.frameworks.torch.parallel.tensor.plans import plan_of
 from trainwright.frameworks.torch.parallel.tensor.slices import Slices
 
@@ -37,8 +39,8 @@ def ids(step: int, rows: int = ROWS) -> Tensor:
     return torch.randint(0, VOCABULARY, (rows, LENGTH), generator=torch.Generator().manual_seed(step))
 
 
-def gpt(**options: Any) -> Gpt:
-    return Gpt(VOCABULARY, LENGTH, 48, 2, 8, 0.1, **options)
+def gpt(hidden_size: int = 40, num_heads: int = 4, dropout: float = 0.1, **options: Any) -> Gpt:
+    return Gpt(VOCABULARY, LENGTH, hidden_size, 2, num_heads, dropout, intermediate_size=92, **options)
 
 
 def huggingface(kind: str, **options: Any) -> Any:
@@ -76,7 +78,8 @@ class Features(Transformer):
 
 MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "gpt": gpt,
-    "llama": lambda: gpt(**LLAMA, num_kv_heads=4, intermediate_size=92),
+    "llama": lambda: gpt(48, 8, **LLAMA, num_kv_heads=4),
+    "sequence": gpt,
     "features": lambda: Features(LENGTH, VOCABULARY, 48, num_heads=4),
     "text": lambda: TextTransformer(VOCABULARY, LENGTH, (VOCABULARY,), 48, num_heads=4, intermediate_size=92),
     **{f"hf_{kind}": lambda kind=kind: huggingface(kind) for kind in KINDS},
@@ -123,11 +126,16 @@ def updates(model: nn.Module) -> Callable[[], None]:
     return update
 
 
+def plan_for(name: str, model: nn.Module) -> Plan:
+    plan = plan_of(model)
+    return replace(plan, sequence=["*norm"]) if name == "sequence" else plan
+
+
 def train(name: str, slices: Slices, *, bf16: bool = False) -> str:
     """Train a model; return the digest of its weights and losses."""
     torch.manual_seed(0)
     model = MODELS[name]().train()
-    parallelize(model, plan_of(model), slices)
+    parallelize(model, plan_for(name, model), slices)
     update, losses = updates(model), []
     for step in range(STEPS):
         torch.manual_seed(step)
@@ -143,7 +151,7 @@ def train_sharded(name: str, virtual: int, mesh: DeviceMesh | None) -> str:
     torch.manual_seed(0)
     model: Any = MODELS[name]().train()
     slices = Slices(virtual, None if mesh is None else mesh["tensor"])
-    parallelize(model, plan_of(model), slices)
+    parallelize(model, plan_for(name, model), slices)
     halves: Sequence[int] = range(2)
     if mesh is not None:
         for block in (*getattr(model, "blocks", ()), model):

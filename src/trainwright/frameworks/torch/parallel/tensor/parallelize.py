@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from trainwright.frameworks.torch.parallel.tensor.plan import Plan, Region, layout_of, split_dims
-from trainwright.frameworks.torch.parallel.tensor.region import SplitForward
+from trainwright.frameworks.torch.parallel.tensor.region import RegionForward, SequenceForward
 from trainwright.frameworks.torch.parallel.tensor.slices import Slices
 
 Undo = Callable[[], None]
@@ -40,7 +40,11 @@ def parallelize(module: nn.Module, plan: Plan, slices: Slices) -> Undo:
         part = module.get_submodule(region.name)
         _distribute(module, region, slices)
         changed.append((part, vars(part).get("forward")))
-        part.forward = SplitForward(part, region, slices)  # type: ignore[method-assign]
+        part.forward = RegionForward(part, region, slices)
+    for name in layout.sequence:
+        part = module.get_submodule(name)
+        changed.append((part, vars(part).get("forward")))
+        part.forward = SequenceForward(part, name, slices)
     return partial(_undo, changed)
 
 

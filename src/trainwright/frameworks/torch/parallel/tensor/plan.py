@@ -103,8 +103,8 @@ def layout_of(module: nn.Module, plan: Plan, virtual: int) -> Layout:
     for region in regions:
         if inside := [one for one in sequence if _is_in(one, region.name) or _is_in(region.name, one)]:
             raise ModelError(
-                f"{KEY}.sequence: {inside[0]} lies in {region.name or 'the model'}, which is split by heads or features;"
-                " name modules between such"
+                f"{KEY}.sequence: {inside[0]} is in {region.name or 'the model'}, which is split by heads "
+                "or features; name modules between such"
             )
     return Layout(regions, sequence)
 
@@ -138,15 +138,15 @@ def _regions(
         if not any(_is_in(name, region) for region in outputs):
             parent = name.rpartition(".")[0] or "the model"
             raise ModelError(
-                f"{KEY}.{COLWISE}: {name} has no {ROWWISE} layer after it in {parent}, which adds up what the "
-                "slices give"
+                f"{KEY}.{COLWISE}: {name} has no {ROWWISE} layer after it in {parent}, to add up what "
+                "the slices give"
             )
     for region, names in outputs.items():
         where = region or "the model"
         if len(set(names)) > 1:
             raise ModelError(
-                f"{KEY}: {where} has several {ROWWISE} layers ({', '.join(names)}): a slice is computed up to "
-                "one, so attention and feed-forward layers must be modules of their own, without norm, "
+                f"{KEY}: {where} has several {ROWWISE} layers ({', '.join(names)}): a slice is computed up "
+                "to one, so attention and feed-forward layers must be modules of their own, without norm, "
                 "dropout and residual"
             )
         if inner := [one for one in outputs if one != region and _is_in(one, region)]:
@@ -174,7 +174,9 @@ def _check_shared(module: nn.Module, styles: Mapping[str, str]) -> None:
         layer = module.get_submodule(name)
         for own in split_dims(layer, style):
             if len(shared := names[id(getattr(layer, own))]) > 1:
-                raise ModelError(f"{KEY}.{style}: {' and '.join(shared)} are one tensor, which cannot be split")
+                raise ModelError(
+                    f"{KEY}.{style}: {' and '.join(shared)} are one tensor, which cannot be split"
+                )
 
 
 def _check_sizes(
@@ -194,7 +196,7 @@ def _check_sizes(
         sizes.append((f"{name}.{attribute}", getattr(module.get_submodule(name), attribute, None)))
     for name, style in styles.items():
         layer = module.get_submodule(name)
-        size = layer.weight.shape[split_dims(layer, style)["weight"]]  # type: ignore[union-attr, index]
+        size = layer.weight.shape[split_dims(layer, style)["weight"]]  # type: ignore[index]
         sizes.append((f"the {'outputs' if style == COLWISE else 'inputs'} of {name}", size))
     for what, size in sizes:
         if not isinstance(size, int) or isinstance(size, bool):

@@ -29,7 +29,8 @@ def plan_of(module: nn.Module) -> Plan:
     plan = _built_in(module) if base is None else _of_transformers(module, base)
     if plan is None:
         raise ModelError(
-            f"{KEY}: no plan is known for {type(module).__name__}: name its modules under {COLWISE} and {ROWWISE}"
+            f"{KEY}: no plan is known for {type(module).__name__}: name its modules under {COLWISE} and "
+            f"{ROWWISE}"
         )
     return plan
 
@@ -59,10 +60,14 @@ def _of_transformers(module: nn.Module, base: Any) -> Plan:
     config = base.config.get_text_config()
     styles = getattr(base.base_model.config, "base_model_tp_plan", None)
     if not styles:
-        fused = ": its queries, keys and values are one layer, in this order" if config.model_type == "gpt2" else ""
+        fused = (
+            ": its queries, keys and values are one layer, in this order"
+            if config.model_type == "gpt2"
+            else ""
+        )
         raise ModelError(
-            f"{KEY}: transformers has no plan of tensor parallelism for {config.model_type}{fused}; use a model "
-            "of the kind of llama, or type: gpt"
+            f"{KEY}: transformers has no plan of tensor parallelism for {config.model_type}{fused}; use a "
+            "model of the kind of llama, or type: gpt"
         )
     own = next(name for name, part in module.named_modules() if part is base.base_model)
     prefix = f"{own}." if own else ""
@@ -73,8 +78,8 @@ def _of_transformers(module: nn.Module, base: Any) -> Plan:
             continue
         if style not in names:
             raise ModelError(
-                f"{KEY}: transformers splits {matched[0]} of {config.model_type} as {style}, which is not exact "
-                f"on any number of processes; use a model with {COLWISE} and {ROWWISE} layers, as llama has"
+                f"{KEY}: transformers splits {matched[0]} of {config.model_type} as {style}, which is not "
+                f"exact on all meshes; use a model with {COLWISE} and {ROWWISE} layers, as llama has"
             )
         for one in matched:
             names[style] += _with_adapters(prefix + one, base.base_model.get_submodule(one), style)

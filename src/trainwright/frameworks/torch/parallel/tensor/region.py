@@ -51,39 +51,29 @@ def _aligned(part: Tensor) -> Tensor:
     return part.clone(memory_format=torch.contiguous_format)
 
 
-class SplitForward:
-    """The forward pass of a split region, in place of the module's own.
+class SlicedForward:
+    """A forward pass that runs once for each slice of this process, in place of the module's own.
 
     Args:
-        module: The region.
-        region: The plan for it.
+        module: The module.
+        name: Its name, for messages.
         slices: The slices.
     """
 
-    def __init__(self, module: nn.Module, region: plan.Region, slices: Slices) -> None:
+    def __init__(self, module: nn.Module, name: str, slices: Slices) -> None:
         self._module = module
-        self._name = region.name or type(module).__name__
+        self._name = name or type(module).__name__
         self._slices = slices
         self._forward = module.forward
         functools.update_wrapper(self, module.forward)
-        prefix = f"{region.name}." if region.name else ""
         self._modules = list(module.modules())
-        self._weights: list[_Weight] = []
-        self._biases: list[_Weight] = []  # of row-wise layers: added once, to the sum
-        self._divided = [
-            (module.get_submodule(name[len(prefix) :]), attribute) for name, attribute in region.divided
+        self._weights = [
+            _Weight(part, own, None)
+            for part in self._modules
+            for own, parameter in part._parameters.items()
+            if parameter is not None
         ]
-        self._output = module.get_submodule(region.output)
-        self._checked: set[bool] = set()  # the modes of training in which the output was as expected
         self._lock = threading.RLock()  # the module has one slice's parameters at a time
-        for name, part in module.named_modules():
-            style = region.styles.get(f"{prefix}{name}".removesuffix("."))
-            dims = {} if style is None else plan.split_dims(part, style)
-            for own, parameter in part._parameters.items():
-                if parameter is None:
-                    continue
-                is_bias = style == plan.ROWWISE and own == "bias"
-                (self._biases if is_bias else self._weights).append(_Weight(part, own, dims.get(own)))
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_lock"}
@@ -94,56 +84,120 @@ class SplitForward:
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Compute what the module does, of whole tensors."""
-        slices = self._slices
         leaves, structure = pytree.tree_flatten((inputs, named))
         if any(hasattr(one, "get_seq_length") for one in leaves):  # slices would add to the same cache
-            raise ModelError(f"{plan.KEY}: {self._name} cannot keep keys and values: call it with use_cache=False")
-        copies = [slices.copy(one) if isinstance(one, Tensor) else [one] * slices.count for one in leaves]
+            raise ModelError(
+                f"{plan.KEY}: {self._name} cannot keep keys and values: call it with use_cache=False"
+            )
+        parts = [
+            self._parts(one) if isinstance(one, Tensor) else [one] * self._slices.count for one in leaves
+        ]
+        arguments = list(zip(*parts, strict=True)) or [()] * self._slices.count
         with self._lock:
-            weights = [weight.slices(slices) for weight in self._weights]
-            biases = [bias.owner._parameters[bias.name] for bias in self._biases]
-            outputs = self._computed(list(zip(*copies, strict=True)) or [()] * slices.count, structure, weights)
-        return self._summed(outputs, biases)
+            outputs = self._computed(arguments, structure)
+            return self._whole(outputs)
 
-    def _computed(
-        self, inputs: Sequence[Sequence[Any]], structure: Any, weights: Sequence[Sequence[Tensor]]
-    ) -> list[Any]:
+    def _parts(self, whole: Tensor) -> Sequence[Tensor]:
+        """Return an input for each slice."""
+        return self._slices.copy(whole)
+
+    def _whole(self, outputs: Sequence[Any]) -> Any:
+        """Return the output for those of the slices."""
+        raise NotImplementedError
+
+    def _run(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Return the output of a slice, whose parameters the module has."""
+        return self._forward(*inputs, **named)
+
+    def _computed(self, arguments: Sequence[Sequence[Any]], structure: Any) -> list[Any]:
         """Return the outputs of the slices; the module is as it was afterwards."""
+        weights = [weight.slices(self._slices) for weight in self._weights]
         held = [dict(part._parameters) for part in self._modules]
-        numbers = [getattr(part, attribute) for part, attribute in self._divided]
-        streams = _Streams(self._slices, weights) if self._is_training() else None
+        is_training = any(part.training for part in self._modules)
+        streams = _Streams(self._slices, arguments[0]) if is_training else None
         outputs = []
+        try:
+            for index, leaves in enumerate(arguments):
+                for weight, parts in zip(self._weights, weights, strict=True):
+                    weight.owner._parameters[weight.name] = parts[index]  # type: ignore[assignment]
+                if streams is not None:
+                    streams.begin(index)
+                inputs, named = pytree.tree_unflatten(list(leaves), structure)
+                outputs.append(self._run(inputs, named))
+        finally:
+            for part, parameters in zip(self._modules, held, strict=True):
+                part._parameters.update(parameters)
+            if streams is not None:
+                streams.end()
+        return outputs
+
+
+class SequenceForward(SlicedForward):
+    """The forward pass of a module that computes each slice of the tokens, (rows, length, ...), by itself."""
+
+    def __call__(self, hidden: Tensor) -> Any:
+        """Compute (rows, length, ...) -> (rows, length, ...)."""
+        with self._lock:
+            self._length = hidden.shape[1]
+            return super().__call__(hidden)
+
+    def _parts(self, whole: Tensor) -> Sequence[Tensor]:
+        return self._slices.scatter(whole, 1)
+
+    def _whole(self, outputs: Sequence[Any]) -> Any:
+        return self._slices.gather(outputs, 1, self._length)
+
+
+class RegionForward(SlicedForward):
+    """The forward pass of a split region.
+
+    Args:
+        module: The region.
+        region: The plan for it.
+        slices: The slices.
+    """
+
+    def __init__(self, module: nn.Module, region: plan.Region, slices: Slices) -> None:
+        super().__init__(module, region.name, slices)
+        prefix = f"{region.name}." if region.name else ""
+        self._weights = []
+        self._biases: list[_Weight] = []  # of row-wise layers: added once, to the sum
+        for name, part in module.named_modules():
+            style = region.styles.get(f"{prefix}{name}".removesuffix("."))
+            dims = {} if style is None else plan.split_dims(part, style)
+            for own, parameter in part._parameters.items():
+                if parameter is None:
+                    continue
+                is_bias = style == plan.ROWWISE and own == "bias"
+                (self._biases if is_bias else self._weights).append(_Weight(part, own, dims.get(own)))
+        self._divided = [
+            (module.get_submodule(name[len(prefix) :]), attribute) for name, attribute in region.divided
+        ]
+        self._output = module.get_submodule(region.output)
+        self._checked: set[bool] = set()  # the modes of training in which the output was as expected
+
+    def _computed(self, arguments: Sequence[Sequence[Any]], structure: Any) -> list[Any]:
+        numbers = [getattr(part, attribute) for part, attribute in self._divided]
+        biases = [bias.owner._parameters[bias.name] for bias in self._biases]
         try:
             for bias in self._biases:
                 bias.owner._parameters[bias.name] = None
             for (part, attribute), number in zip(self._divided, numbers, strict=True):
                 setattr(part, attribute, number // self._slices.virtual)
-            for index, leaves in enumerate(inputs):
-                for weight, parts in zip(self._weights, weights, strict=True):
-                    weight.owner._parameters[weight.name] = parts[index]  # type: ignore[assignment]
-                if streams is not None:
-                    streams.begin(index)
-                args, named = pytree.tree_unflatten(list(leaves), structure)
-                outputs.append(self._checked_output(args, named))
+            return super()._computed(arguments, structure)
         finally:
-            for part, parameters in zip(self._modules, held, strict=True):
-                part._parameters.update(parameters)
+            for bias, parameter in zip(self._biases, biases, strict=True):
+                bias.owner._parameters[bias.name] = parameter
             for (part, attribute), number in zip(self._divided, numbers, strict=True):
                 setattr(part, attribute, number)
-            if streams is not None:
-                streams.end()
-        return outputs
 
-    def _is_training(self) -> bool:
-        return any(part.training for part in self._modules)
-
-    def _checked_output(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Return the outputs of a slice, which must be those of the row-wise layer.
+    def _run(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Return the output of a slice, which must be that of the row-wise layer.
 
         Raises:
             ModelError: The module goes on computing with a part of a sum.
         """
-        mode = self._is_training()
+        mode = self._module.training
         if mode in self._checked:
             return self._forward(*inputs, **named)
         seen: list[Any] = []
@@ -155,19 +209,21 @@ class SplitForward:
         first = output[0] if isinstance(output, tuple) else output
         if not (len(seen) == 1 and isinstance(first, Tensor) and _is_same(first, seen[0])):
             raise ModelError(
-                f"{plan.KEY}: {self._name} computes more after its {plan.ROWWISE} layer, whose outputs are only a "
-                "part of the sum there: move norm, dropout and residual out of it, into a module around it"
+                f"{plan.KEY}: {self._name} computes more after its {plan.ROWWISE} layer, whose outputs are "
+                "only a part of the sum there: move norm, dropout and residual out of it, into a module "
+                "around it"
             )
         self._checked.add(mode)
         return output
 
-    def _summed(self, outputs: Sequence[Any], biases: Sequence[Tensor | None]) -> Any:
-        """Return the outputs of the whole; besides the first, a module's are those of some heads: dropped."""
+    def _whole(self, outputs: Sequence[Any]) -> Any:
+        """Return the sum; what a module returns besides it is that of some heads, and left out."""
         is_tuple = isinstance(outputs[0], tuple)
         total = self._slices.sum([output[0] for output in outputs] if is_tuple else outputs)
-        for bias in biases:
-            assert bias is not None
-            total = total + bias.to(total.dtype)
+        for bias in self._biases:
+            added = bias.owner._parameters[bias.name]
+            assert added is not None
+            total = total + added.to(total.dtype)
         return (total, *[None] * (len(outputs[0]) - 1)) if is_tuple else total
 
 
@@ -188,9 +244,10 @@ class _Streams:
     generators are the same afterwards in all processes.
     """
 
-    def __init__(self, slices: Slices, weights: Sequence[Sequence[Tensor]]) -> None:
+    def __init__(self, slices: Slices, arguments: Sequence[Any]) -> None:
         self._own = slices.own
-        self._generators = generators(weights[0][0].device)
+        device = next(one.device for one in arguments if isinstance(one, Tensor))
+        self._generators = generators(device)
         self._key = int(torch.randint(1 << 62, (), generator=torch.default_generator, device="cpu"))
         self._states = [one.get_state() for one in self._generators]
 

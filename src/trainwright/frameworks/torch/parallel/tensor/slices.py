@@ -8,7 +8,8 @@ slice. The functions are those of Megatron-LM (Shoeybi et al., 2019), where a pr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
@@ -53,22 +54,26 @@ class Slices:
         """Return the tensor for each slice of this process; its gradient is the sum of theirs."""
         if not (whole.requires_grad and torch.is_grad_enabled()):
             return [whole] * self.count
-        return cast(Sequence[Tensor], _Copy.apply(self, whole))
+        copies: Sequence[Tensor] = _Copy.apply(self, whole)  # type: ignore[no-untyped-call]
+        return copies
 
     def sum(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the sum over all slices, given those of this process, of equal shapes."""
-        return cast(Tensor, _Sum.apply(self, *parts))
+        total: Tensor = _Sum.apply(self, *parts)  # type: ignore[no-untyped-call]
+        return total
 
     def scatter(self, whole: Tensor, dim: int) -> Sequence[Tensor]:
         """Return the parts of a tensor along a dimension, one for each slice of this process.
 
         The dimension is cut evenly up to one element. The gradient is put together of those of all slices.
         """
-        return cast(Sequence[Tensor], _Scatter.apply(self, whole, dim))
+        parts: Sequence[Tensor] = _Scatter.apply(self, whole, dim)  # type: ignore[no-untyped-call]
+        return parts
 
     def gather(self, parts: Sequence[Tensor], dim: int, size: int) -> Tensor:
         """Return the whole of which `scatter` makes these parts; it has this size along the dimension."""
-        return cast(Tensor, _Gather.apply(self, dim, size, *parts))
+        whole: Tensor = _Gather.apply(self, dim, size, *parts)  # type: ignore[no-untyped-call]
+        return whole
 
     def edges(self, size: int) -> list[int]:
         """Return where each slice of a dimension begins, and the last one ends: virtual + 1 numbers."""
@@ -97,7 +102,7 @@ class Slices:
         if self.mesh is None:
             return own
         edges = self.edges(size)[:: self.count]
-        sizes = [after - before for before, after in zip(edges, edges[1:], strict=False)]
+        sizes = [after - before for before, after in pairwise(edges)]
         longest = max(sizes)  # collectives want equal shapes
         if own.shape[dim] < longest:
             missing = list(own.shape)
