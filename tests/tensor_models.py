@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
+from trainwright.frameworks.torch.activations import checkpoint_activations
 from trainwright.frameworks.torch.models.gpt import Gpt
 from trainwright.frameworks.torch.models.text_transformer import TextTransformer
 from trainwright.frameworks.torch.models.transformer import Transformer
@@ -27,6 +28,7 @@ from trainwright.frameworks.torch.parallel.tensor.parallelize import parallelize
 from trainwright.frameworks.torch.parallel.tensor.plan import Plan
 from trainwright.frameworks.torch.parallel.tensor.plans import plan_of
 from trainwright.frameworks.torch.parallel.tensor.slices import Slices
+from trainwright.frameworks.torch.state.layout import block_of, local
 
 # Numbers that leave a rest after whole vectors, also in a slice.
 VOCABULARY, LENGTH, ROWS, STEPS = 53, 15, 6, 3
@@ -76,10 +78,54 @@ class Features(Transformer):
         return super().forward(features.float() / VOCABULARY)
 
 
+class Attention(nn.Module):
+    """Attention as users write it, with a number of heads that a slice has a share of."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.size = heads, width // heads
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.output = nn.Linear(width, width)
+        self.scale = nn.Parameter(torch.ones(self.size))  # of each head, in all slices
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        query, key, value = (
+            layer(x).reshape(*x.shape[:2], self.heads, self.size).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        weights = functional.dropout(torch.softmax((query * self.scale) @ key.mT, -1), 0.1, self.training)
+        return self.output((weights @ value).transpose(1, 2).flatten(2)), weights
+
+
+class Own(nn.Module):
+    """A model of a user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, 40)
+        self.attention = Attention(40, 4)
+        self.mlp = nn.Sequential(nn.Linear(40, 92), nn.GELU(), nn.Dropout(0.1), nn.Linear(92, 40, bias=False))
+        self.head = nn.Linear(40, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        x = x + self.attention(x)[0]
+        return self.head(x + self.mlp(x))
+
+
+OWN_PLAN = Plan(
+    colwise=["attention.query", "attention.key", "attention.value", "mlp.0"],
+    rowwise=["*.output", "mlp.3"],
+    divided={"attention": ["heads"]},
+)
+
+
 MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "gpt": gpt,
     "llama": lambda: gpt(48, 8, **LLAMA, num_kv_heads=4),
     "sequence": gpt,
+    "checkpointed": gpt,
+    "own": Own,
     "features": lambda: Features(LENGTH, VOCABULARY, 48, num_heads=4),
     "text": lambda: TextTransformer(VOCABULARY, LENGTH, (VOCABULARY,), 48, num_heads=4, intermediate_size=92),
     **{f"hf_{kind}": lambda kind=kind: huggingface(kind) for kind in KINDS},
@@ -127,6 +173,8 @@ def updates(model: nn.Module) -> Callable[[], None]:
 
 
 def plan_for(name: str, model: nn.Module) -> Plan:
+    if name == "own":
+        return OWN_PLAN
     plan = plan_of(model)
     return replace(plan, sequence=["*norm"]) if name == "sequence" else plan
 
@@ -136,6 +184,8 @@ def train(name: str, slices: Slices, *, bf16: bool = False) -> str:
     torch.manual_seed(0)
     model = MODELS[name]().train()
     parallelize(model, plan_for(name, model), slices)
+    if name == "checkpointed":
+        checkpoint_activations(model, ["blocks.*", "norm"], synchronized=False)
     update, losses = updates(model), []
     for step in range(STEPS):
         torch.manual_seed(step)
@@ -168,6 +218,44 @@ def train_sharded(name: str, virtual: int, mesh: DeviceMesh | None) -> str:
     return digest(dict(model.named_parameters()))
 
 
+def trained_from_meta(slices: Slices) -> str:
+    """Return the digest of a model that gets its parameters after it was split, as blocks of the whole ones."""
+    torch.manual_seed(0)
+    values = dict(gpt().named_parameters())
+    with torch.device("meta"):
+        model = gpt()
+    parallelize(model, plan_of(model), slices)
+    assert all(one.is_meta for one in model.parameters())
+    model.to_empty(device="cpu")
+    for name, parameter in model.named_parameters():
+        block = block_of(parameter)
+        of = values[name].detach()
+        if block is not None:
+            ends = zip(block.offset, local(parameter).shape, strict=True)
+            of = of[tuple(slice(first, first + size) for first, size in ends)]
+        local(parameter.detach()).copy_(of)
+    return digest(dict(model.named_parameters()))
+
+
+def blocks(square: DeviceMesh) -> str:
+    """Return the digest of the parameters, put together of the blocks that checkpoints have of FSDP2's."""
+    torch.manual_seed(0)
+    model: Any = gpt()
+    parallelize(model, plan_of(model), Slices(2, square["tensor"]))
+    fully_shard(model, mesh=square["shard"])
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(
+        found, [(name, block_of(one), local(one.detach())) for name, one in model.named_parameters()]
+    )
+    joined: dict[str, Tensor] = {}
+    for name, block, values in (one for some in found for one in some):
+        target = joined.setdefault(name, torch.zeros(block.whole))
+        target[tuple(slice(at, at + size) for at, size in zip(block.offset, values.shape, strict=True))] = (
+            values
+        )
+    return digest(joined)
+
+
 def cases(meshes: Meshes, square: DeviceMesh) -> dict[str, Callable[[], str]]:
     """Return the cases by name: the model, the number of slices, that of processes, and what else it has."""
     found: dict[str, Callable[[], str]] = {}
@@ -183,17 +271,23 @@ def cases(meshes: Meshes, square: DeviceMesh) -> dict[str, Callable[[], str]]:
                 )
         found[f"{name}/2/1/halves"] = lambda name=name: train_sharded(name, 2, None)
         found[f"{name}/2/2x2/halves"] = lambda name=name: train_sharded(name, 2, square)
+    for size, mesh in meshes.items():
+        found[f"meta/4/{size}"] = lambda mesh=mesh: trained_from_meta(Slices(4, mesh))
+    found["blocks/2/2x2"] = lambda: blocks(square)
     return found
 
 
 def main() -> None:
-    """Compute the cases that are named."""
+    """Compute the cases that are named, after the file where processes meet and the number of this one."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    store, rank = sys.argv[1:3]
+    dist.init_process_group(
+        "gloo", f"file://{store}", timeout=timedelta(seconds=60), rank=int(rank), world_size=4
+    )
     square = init_device_mesh("cpu", (2, 2), mesh_dim_names=("shard", "tensor"))
     line = init_device_mesh("cpu", (4,), mesh_dim_names=("tensor",))
     known = cases({1: None, 2: square["tensor"], 4: line}, square)
-    for case in sys.argv[1:]:
+    for case in sys.argv[3:]:
         print(json.dumps([case, known[case]()]), flush=True)
     dist.destroy_process_group()
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # its module takes a second to import
     from torch.distributed.device_mesh import DeviceMesh
 
 
+_SMALL = 1 << 16  # bytes, up to which one collective takes less time than two that send less
+
+
 class Slices:
     """The slices of each split layer, of which this process computes some.
 
@@ -82,7 +85,22 @@ class Slices:
     def tree_sum(self, parts: Sequence[Tensor]) -> Tensor:
         """Return the sum by the tree over all slices, without a gradient."""
         own = tree_sum(parts)  # a whole subtree, since the slices of a process are neighbours
-        return own if self.mesh is None else tree_sum(self.all_gather(own))
+        if self.mesh is None:
+            return own
+        if self.processes == 2 or own.nbytes < _SMALL:
+            return tree_sum(self.all_gather(own))
+        return self._all_reduce(own)
+
+    def _all_reduce(self, own: Tensor) -> Tensor:
+        """Return the sum by the tree over processes, of which each adds up a part: less is sent so."""
+        assert self.mesh is not None, "there are several processes"
+        share = -(-own.numel() // self.processes)
+        sent = own.new_zeros(self.processes * share)
+        sent[: own.numel()] = own.reshape(-1)
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent, group=self.mesh.get_group())
+        total = tree_sum(received.view(self.processes, share).unbind(0))  # (share,)
+        return torch.cat(list(self.all_gather(total)))[: own.numel()].view(own.shape)
 
     def all_gather(self, own: Tensor) -> Sequence[Tensor]:
         """Return a tensor of each process, all of one shape."""
