@@ -256,6 +256,15 @@ def blocks(square: DeviceMesh) -> str:
     return digest(joined)
 
 
+def sums(slices: Slices) -> str:
+    """Return the digest of sums over the slices; the last one is sent in shares, with a rest."""
+    found = {}
+    for size in (1, 1000, 40_001):
+        parts = torch.randn(slices.virtual, size, generator=torch.Generator().manual_seed(size))
+        found[str(size)] = slices.tree_sum(parts[slices.own.start : slices.own.stop].unbind())
+    return digest(found)
+
+
 def cases(meshes: Meshes, square: DeviceMesh) -> dict[str, Callable[[], str]]:
     """Return the cases by name: the model, the number of slices, that of processes, and what else it has."""
     found: dict[str, Callable[[], str]] = {}
@@ -272,6 +281,7 @@ def cases(meshes: Meshes, square: DeviceMesh) -> dict[str, Callable[[], str]]:
         found[f"{name}/2/1/halves"] = lambda name=name: train_sharded(name, 2, None)
         found[f"{name}/2/2x2/halves"] = lambda name=name: train_sharded(name, 2, square)
     for size, mesh in meshes.items():
+        found[f"sums/4/{size}"] = lambda mesh=mesh: sums(Slices(4, mesh))
         found[f"meta/4/{size}"] = lambda mesh=mesh: trained_from_meta(Slices(4, mesh))
     found["blocks/2/2x2"] = lambda: blocks(square)
     return found
