@@ -29,7 +29,7 @@ def train(folder: Path, processes: int, *words: str, model: str = "Net", kill: s
     training["max_grad_norm"] = None
     config = {**CONFIG, "training": training, "model": {"type": f"sharded_models:{model}"}}
     (folder / "config.yaml").write_text(json.dumps(config))
-    placement = [f"distributed.nproc={processes}", "distributed.virtual_ranks=2"]
+    placement = [f"distributed.nproc={processes}", "distributed.virtual.data=2"]
     return SUITE._command(folder, "train", "config.yaml", *placement, *words, kill=kill)
 
 
@@ -75,9 +75,9 @@ def test_batch_normalization_over_the_processes(tmp_path: Path) -> None:
 
 
 def test_more_virtual_ranks_than_processes_cannot_be_normalized_together(tmp_path: Path) -> None:
-    words = ["training.batch_size=24", "distributed.virtual_ranks=4"]
+    words = ["training.batch_size=24", "distributed.virtual.data=4"]
     refused = train(tmp_path, 2, *words, model="Normalized")
     assert refused.returncode == 2
     assert (
-        "set distributed.nproc to 4, or virtual_ranks to 2" in json.loads(refused.stdout)["error"]["message"]
+        "set distributed.nproc to 4, or virtual.data to 2" in json.loads(refused.stdout)["error"]["message"]
     )

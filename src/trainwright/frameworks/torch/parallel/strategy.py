@@ -15,7 +15,7 @@ from trainwright.frameworks.torch.parallel.virtual_ranks import GradientTree
 from trainwright.frameworks.torch.state.layout import block_of, is_first_copy, local
 from trainwright.frameworks.torch.state.snapshot import OPTIMIZER_FILE, Files, Owned
 from trainwright.types import Block
-from trainwright.world import ALONE, Mesh, World
+from trainwright.world import ALONE, World
 
 
 class Strategy:
@@ -46,15 +46,6 @@ class Strategy:
         self.world = world
         self.saving = saving
         self._tree = GradientTree([])
-
-    @classmethod
-    def mesh(cls, size: int) -> Mesh:
-        """Return the mesh of `size` processes.
-
-        Raises:
-            InputError: So many processes form none.
-        """
-        return Mesh(data=size)
 
     # --- the work of a step
 
