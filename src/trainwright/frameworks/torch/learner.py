@@ -35,6 +35,7 @@ from trainwright.frameworks.torch.optim.freezing import Freezing
 from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.outputs import call_of, in_float
 from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of
+from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.frameworks.torch.parallel.world import ProcessGroup
@@ -92,6 +93,7 @@ class TorchLearner(Learner):
             average=average,
             architecture=self._network.architecture,
             losses=self._network.custom_losses,
+            blocks=self._strategy.blocks,
         )
         self._freezing = Freezing(self._module, training.freeze) if training.freeze else None
         ranks = inputs.config.distributed.virtual.sizes.data
@@ -316,7 +318,8 @@ class TorchLearner(Learner):
                 f"distributed.nproc: {sparse[0]} has sparse gradients, which do not travel between "
                 "processes; build it with sparse=False, or train in one process"
             )
-        return optim.build_optimizer(training, self._module, self._network.device, sparse)
+        updated = self._strategy.blocks.updated
+        return optim.build_optimizer(training, self._module, self._network.device, sparse, updated=updated)
 
 
 def _initial_network(inputs: LearnerInputs) -> Network:
@@ -331,10 +334,13 @@ def _initial_network(inputs: LearnerInputs) -> Network:
 
 def _strategy_of(inputs: LearnerInputs) -> Strategy:
     """Return how the run is spread over its processes; a collective call."""
+    distributed = inputs.config.distributed
     if not isinstance(inputs.world, ProcessGroup):
-        return Strategy(inputs.world)
-    strategy: type[Strategy] = adapter("strategy", inputs.config.distributed.strategy)
-    return strategy(inputs.world, inputs.world.savers(everyone=strategy.divides_state))
+        return Strategy(inputs.world, distributed=distributed)
+    strategy: type[Strategy] = adapter("strategy", distributed.strategy)
+    if strategy.divides_state and inputs.world.mesh.shard == 1:
+        strategy = DataParallel
+    return strategy(inputs.world, inputs.world.savers(everyone=strategy.divides_state), distributed)
 
 
 def _say_unused(module: torch.nn.Module, name: str) -> None:

@@ -20,12 +20,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainwright.errors import WorldError
+from trainwright.frameworks.torch.parallel.collectives import all_gather
 from trainwright.frameworks.torch.parallel.virtual_ranks import Gradients, GradientTree, tree_sum
 from trainwright.frameworks.torch.state.layout import is_dense
 from trainwright.world import World
 
-# Before torch 2.13 it has another name.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _BUCKET_BYTES = 25 << 20
 _FIRST_BUCKET_BYTES = 1 << 20  # small, so that it is sent early
 _QUIET_SECONDS = 20.0  # seconds; less than the loop gives a process for its steps
@@ -283,7 +282,7 @@ def gather_tensor(value: Tensor, world: World) -> list[Tensor]:
     sent = _sendable(value).contiguous()
     rows = sent.new_empty((world.size, *sent.shape))
     try:
-        _all_gather(rows.view(torch.uint8).view(-1), sent.view(torch.uint8).view(-1))
+        all_gather(rows.view(torch.uint8).view(-1), sent.view(torch.uint8).view(-1))
     except RuntimeError as error:
         raise WorldError(f"another process is gone ({error})") from error
     return list(rows.to(value.device))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from trainwright.config.distributed import DistributedConfig
 from trainwright.frameworks.torch.parallel.all_reduce import GradientAllReduce
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.frameworks.torch.parallel.strategy import Strategy
@@ -15,11 +16,16 @@ from trainwright.world import World
 class DataParallel(Strategy):
     """All processes hold the same state, and send each other the gradients while a backward pass goes on."""
 
-    def __init__(self, world: World, saving: SaveGroup | None = None) -> None:
-        super().__init__(world, saving)
+    def __init__(
+        self,
+        world: World,
+        saving: SaveGroup | None = None,
+        distributed: DistributedConfig | None = None,
+    ) -> None:
+        super().__init__(world, saving, distributed)
         self._all_reduce: GradientAllReduce | None = None
 
-    def train(self, parameters: Sequence[Tensor]) -> None:
+    def train(self, parameters: Sequence[nn.Parameter]) -> None:
         """Prepare the all-reduce of these gradients."""
         super().train(parameters)
         self.close()
@@ -30,7 +36,7 @@ class DataParallel(Strategy):
         if self._all_reduce is not None:
             self._all_reduce.close()
 
-    def backward(self, loss: Tensor, *, is_last: bool = False) -> None:
+    def backward(self, loss: Tensor, *, ends_part: bool = False, is_last: bool = False) -> None:  # noqa: ARG002
         """Add the gradients; in the last backward pass, send them as they become ready."""
         if is_last and self._all_reduce is not None:
             self._all_reduce.arm()

@@ -41,12 +41,10 @@ def block_of(tensor: Any) -> Block | None:
     return Block(tuple(offset), tuple(tensor.shape))
 
 
-def is_first_copy(tensor: Any) -> bool:
-    """Return whether this process is the first of those that have the same block of a `DTensor`."""
-    coordinate = tensor.device_mesh.get_coordinate() or ()
-    return not any(
-        index for index, one in zip(coordinate, tensor.placements, strict=True) if not one.is_shard()
-    )
+def axes_of(tensor: Any) -> set[str]:
+    """Return the axes of the mesh along which a `DTensor` is divided."""
+    names = tensor.device_mesh.mesh_dim_names or ()
+    return {name for name, one in zip(names, tensor.placements, strict=True) if one.is_shard()}
 
 
 def with_block(block: Tensor, tensor: Any) -> Tensor:
