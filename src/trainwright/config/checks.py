@@ -194,6 +194,8 @@ def _check_processes(root: Node, path: str, node: Node, problems: Problems) -> N
     shard = int(_number(root, "distributed.shard") or 1)
     if not nproc or not ranks or nproc[0] > nproc[1] or ranks % shard:
         return  # which is reported elsewhere
+    if nnodes * nproc[1] == 1:
+        return  # a single process has no axes
     allowed = [
         count // nnodes
         for power in range(int(ranks).bit_length())

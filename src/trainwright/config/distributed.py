@@ -118,6 +118,8 @@ class DistributedConfig(Section):
         Raises:
             InputError: So many form none.
         """
+        if size == 1:
+            return Mesh()  # whatever the config says: it computes what others would share out
         model = self.tensor * self.pipeline
         if size % model:
             raise InputError(
@@ -142,6 +144,8 @@ class DistributedConfig(Section):
             most: The number of processes that are left, if given; the result stays within `nproc`.
         """
         least, greatest = bounds(self.nproc)
+        if greatest == 1:
+            return 1
         shard = 1 if self.shard == "auto" else self.shard
         unit = self.tensor * self.pipeline * shard
         wanted = greatest if most is None else max(least, min(most, greatest))

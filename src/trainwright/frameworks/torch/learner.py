@@ -35,7 +35,6 @@ from trainwright.frameworks.torch.optim.freezing import Freezing
 from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.outputs import call_of, in_float
 from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of
-from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.frameworks.torch.parallel.world import ProcessGroup
@@ -338,8 +337,6 @@ def _strategy_of(inputs: LearnerInputs) -> Strategy:
     if not isinstance(inputs.world, ProcessGroup):
         return Strategy(inputs.world, distributed=distributed)
     strategy: type[Strategy] = adapter("strategy", distributed.strategy)
-    if strategy.divides_state and inputs.world.mesh.shard == 1:
-        strategy = DataParallel
     return strategy(inputs.world, inputs.world.savers(everyone=strategy.divides_state), distributed)
 
 
