@@ -29,7 +29,13 @@ class DataParallel(Strategy):
         """Prepare the all-reduce of these gradients."""
         super().train(parameters)
         self.close()
-        self._all_reduce = GradientAllReduce(parameters, self._tree, self.world)
+        if (copies := self.world.mesh.data) == 1:
+            return
+        group = None
+        if copies < self.world.size:
+            group = self.device_mesh(parameters[0].device).get_group("data")
+        blocks = [self.blocks.held(one) for one in parameters]
+        self._all_reduce = GradientAllReduce(parameters, self._tree, self.world, blocks=blocks, group=group)
 
     def close(self) -> None:
         """Remove the hooks of the parameters."""
@@ -44,10 +50,12 @@ class DataParallel(Strategy):
 
     def end_part(self, *, is_last: bool) -> None:
         """Take the gradients of a virtual rank; the all-reduce takes those of the last one."""
-        if not is_last:
+        if not is_last or self._all_reduce is None:
             self._tree.take()
 
     def reduce(self) -> None:
         """Finish the all-reduce."""
-        assert self._all_reduce is not None, "`train` comes first"
-        self._all_reduce.finish()
+        if self._all_reduce is None:
+            super().reduce()
+        else:
+            self._all_reduce.finish()

@@ -18,9 +18,9 @@ from torch.distributed.fsdp import fully_shard
 
 from trainwright.frameworks.torch.parallel import collectives
 from trainwright.frameworks.torch.parallel.strategy import Strategy
-from trainwright.frameworks.torch.parallel.virtual_ranks import GradientTree, tree_sum
+from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.frameworks.torch.parallel.wrapping import modules_to_wrap
-from trainwright.frameworks.torch.state.layout import is_dense, is_divided, local
+from trainwright.frameworks.torch.state.layout import is_dense, is_divided
 
 
 class FullySharded(Strategy):
@@ -58,10 +58,6 @@ class FullySharded(Strategy):
         whole = [one for one in self._trained if not is_divided(one) and one.grad is not None]
         for one, total in zip(whole, self._sums([one.grad for one in whole]), strict=True):  # type: ignore[misc]
             one.grad = total
-        for one in self._trained:
-            if is_divided(one):
-                self.blocks.held(one).grad = None if one.grad is None else local(one.grad)
-                one.grad = None
         self._tree.take()
 
     def _sums(self, gradients: Sequence[Tensor]) -> list[Tensor]:
@@ -76,8 +72,8 @@ class FullySharded(Strategy):
 
     def train(self, parameters: Sequence[nn.Parameter]) -> None:
         """Prepare to sum the gradients of the blocks of these parameters."""
+        super().train(parameters)
         self._trained = parameters
-        self._tree = GradientTree([self.blocks.held(one) for one in parameters])
 
     def reduce(self) -> None:
         """Set the gradients of the blocks to the sum over all virtual ranks."""

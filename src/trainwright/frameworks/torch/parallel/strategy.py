@@ -88,7 +88,7 @@ class Strategy:
 
     def train(self, parameters: Sequence[nn.Parameter]) -> None:
         """Prepare to sum the gradients of these parameters; the others are frozen until the next call."""
-        self._tree = GradientTree(parameters)
+        self._tree = GradientTree(parameters, [self.blocks.held(one) for one in parameters])
 
     def backward(self, loss: Tensor, *, ends_part: bool = False, is_last: bool = False) -> None:  # noqa: ARG002 - for others
         """Add the gradients of a loss, (), to those of the parameters.
