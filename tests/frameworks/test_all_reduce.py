@@ -76,7 +76,9 @@ class Collectives:
         """Send; what is received arrives when it is waited for."""
         rank = self._rank.value
         self.calls += rank == 0
-        self._slots[rank] = {one.group_peer: one.tensor for one in operations if one.kind == Collectives.isend}
+        self._slots[rank] = {
+            one.group_peer: one.tensor for one in operations if one.kind == Collectives.isend
+        }
         self.barrier.wait()
         receives = [one for one in operations if one.kind == Collectives.irecv]
         sent = [self._slots[one.group_peer][rank].clone() for one in receives]

@@ -84,19 +84,6 @@ class FullySharded(Strategy):
             group = self.device_mesh(self._trained[0].device).get_group("data")
             collectives.tree_all_reduce(gradients, group)
 
-    def whole_rows(self, rows: Sequence[Tensor], parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-        """Return values by row of whole parameters, from those of the rows of this process."""
-        divided = [index for index, one in enumerate(parameters) if is_divided(one)]
-        sizes = [-(-parameters[index].shape[0] // self.world.mesh.shard) for index in divided]
-        mine = rows[0].new_zeros(sum(sizes))
-        for index, padded in zip(divided, torch.split(mine, sizes), strict=True):
-            padded[: len(rows[index])] = rows[index]
-        columns = [torch.split(one, sizes) for one in collectives.gather(mine, self._group)]
-        whole = list(rows)
-        for number, index in enumerate(divided):
-            whole[index] = torch.cat([column[number] for column in columns])[: parameters[index].shape[0]]
-        return whole
-
 
 class _TreeReduceScatter:
     """A reduce-scatter whose additions are those of the binary tree over the processes."""

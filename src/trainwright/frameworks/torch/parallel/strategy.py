@@ -12,11 +12,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainwright.config.distributed import DistributedConfig, VirtualConfig
 from trainwright.frameworks.torch.optim.build import update_of
-from trainwright.frameworks.torch.parallel import norms
 from trainwright.frameworks.torch.parallel.blocks import Blocks
+from trainwright.frameworks.torch.parallel.norms import Norms
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.frameworks.torch.parallel.virtual_ranks import GradientTree
-from trainwright.frameworks.torch.state.layout import axes_of, block_of, local
+from trainwright.frameworks.torch.state.layout import block_of, local, splits_of
 from trainwright.frameworks.torch.state.snapshot import OPTIMIZER_FILE, Files, Owned
 from trainwright.types import Block
 from trainwright.world import ALONE, World
@@ -62,7 +62,9 @@ class Strategy:
         # Whether the bits must be those of a mesh that divides parameters otherwise.
         self.is_exact = self.distributed.virtual.sizes.size > 1
         self.blocks = Blocks([])
+        self.column_split: set[int] = set()  # ids of parameters whose columns the virtual mesh splits
         self._tree = GradientTree([])
+        self._norms = Norms(self)
         self._device_mesh: DeviceMesh | None = None
 
     # --- the work of a step
@@ -119,23 +121,13 @@ class Strategy:
         live = [(one, held.grad) for one in parameters if (held := self.blocks.held(one)).grad is not None]
         if not self.is_exact:
             return nn.utils.get_total_norm([gradient for _, gradient in live])
-        rows = [norms.row_squares(gradient) for _, gradient in live]
-        return norms.norm_of(self.whole_rows(rows, [one for one, _ in live]))
+        return self._norms.total(live)
 
     def clip(self, parameters: Sequence[nn.Parameter], most: float) -> Tensor:
         """Scale the gradients so that their norm is at most `most`; return the norm that they had, ()."""
         norm = self.norm(parameters)
         nn.utils.clip_grads_with_norm_([self.blocks.held(one) for one in parameters], most, norm)
         return norm
-
-    def whole_rows(self, rows: Sequence[Tensor], parameters: Sequence[nn.Parameter]) -> Sequence[Tensor]:  # noqa: ARG002 - for others
-        """Return values by row of whole parameters, from those of the rows that this process has.
-
-        Args:
-            rows: The values, (rows,) for each parameter.
-            parameters: The parameters.
-        """
-        return rows
 
     def update_of(
         self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
@@ -198,7 +190,7 @@ class Strategy:
 
     def _is_first(self, divided: Tensor) -> bool:
         """Return whether this process is the first of those that have the same block of a `DTensor`."""
-        place, axes = self.world.mesh.coordinates(self.world.rank), axes_of(divided)
+        place, axes = self.world.mesh.coordinates(self.world.rank), splits_of(divided)
         return not any(getattr(place, axis) for axis in ("data", "shard", "tensor") if axis not in axes)
 
     def owned(self, files: Files) -> Owned:
