@@ -93,6 +93,8 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
     },
     "strategy": {
         "ddp": BuiltIn("trainwright.frameworks.torch.parallel.ddp:DataParallel"),
+        "fsdp": BuiltIn("trainwright.frameworks.torch.parallel.fsdp:FullySharded"),
+        "hsdp": BuiltIn("trainwright.frameworks.torch.parallel.fsdp:FullySharded"),
     },
     "dataset": {
         "csv": BuiltIn("trainwright.datasets.csv:CsvDataset", "tabular", ["csv"]),
