@@ -39,13 +39,13 @@ def test_slices_add_up_to_the_model(name: str) -> None:
     plan = OWN_PLAN if name == "own" else plan_of(model)
     if name == "sequence":
         plan = replace(plan, sequence=["*norm"])
-    undo = parallelize(model, plan, Slices(4))
+    split = parallelize(model, plan, Slices(4))
     found = gradients(model)
     assert found.keys() == expected.keys()
     for key, gradient in expected.items():
         torch.testing.assert_close(found[key], gradient, rtol=1e-4, atol=1e-6)
     assert any(not torch.equal(found[key], gradient) for key, gradient in expected.items())
-    undo()
+    split.undo()
     for key, gradient in gradients(model).items():
         assert torch.equal(gradient, expected[key])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,10 +13,21 @@ from trainwright.frameworks.torch.parallel.tensor.plan import Plan, Region, layo
 from trainwright.frameworks.torch.parallel.tensor.region import RegionForward, SequenceForward
 from trainwright.frameworks.torch.parallel.tensor.slices import Slices
 
-Undo = Callable[[], None]
+
+@dataclass(frozen=True)
+class Parallelized:
+    """The trace of tensor parallelism in a model.
+
+    Attributes:
+        columns: The names of the parameters that are split along their second dimension.
+        undo: Gives the forward passes back; parameters stay as they are.
+    """
+
+    columns: frozenset[str]
+    undo: Callable[[], None]
 
 
-def parallelize(module: nn.Module, plan: Plan, slices: Slices) -> Undo:
+def parallelize(module: nn.Module, plan: Plan, slices: Slices) -> Parallelized:
     """Have a model compute in slices, in place, and leave it the parameters of this process's alone.
 
     With several processes, a split parameter becomes a `DTensor`; the others are the same in all of them. The
@@ -26,26 +38,24 @@ def parallelize(module: nn.Module, plan: Plan, slices: Slices) -> Undo:
         plan: Which layers are split.
         slices: The slices.
 
-    Returns:
-        What gives the forward passes back; parameters stay as they are.
-
     Raises:
         ModelError: The plan does not fit the model; see `layout_of`.
     """
     layout = layout_of(module, plan, slices.virtual)
     changed: list[tuple[nn.Module, Any]] = []
+    columns: set[str] = set()
     if slices.virtual == 1:
-        return partial(_undo, changed)
+        return Parallelized(frozenset(), partial(_undo, changed))
     for region in layout.regions:
         part = module.get_submodule(region.name)
-        _distribute(module, region, slices)
+        columns |= _distribute(module, region, slices)
         changed.append((part, vars(part).get("forward")))
         part.forward = RegionForward(part, region, slices)
     for name in layout.sequence:
         part = module.get_submodule(name)
         changed.append((part, vars(part).get("forward")))
         part.forward = SequenceForward(part, name, slices)
-    return partial(_undo, changed)
+    return Parallelized(frozenset(columns), partial(_undo, changed))
 
 
 def _undo(changed: list[tuple[nn.Module, Any]]) -> None:
@@ -56,18 +66,22 @@ def _undo(changed: list[tuple[nn.Module, Any]]) -> None:
             module.forward = own
 
 
-def _distribute(module: nn.Module, region: Region, slices: Slices) -> None:
-    """Replace the split parameters of a region by those of this process."""
-    if slices.mesh is None:
-        return
+def _distribute(module: nn.Module, region: Region, slices: Slices) -> set[str]:
+    """Replace the split parameters of a region by those of this process; name column-split ones."""
+    columns: set[str] = set()
     for name, style in region.styles.items():
         layer = module.get_submodule(name)
         for own, dim in split_dims(layer, style).items():
+            if dim == 1:
+                columns.add(f"{name}.{own}")
+            if slices.mesh is None:
+                continue
             whole = layer._parameters[own]
             assert whole is not None
             layer._parameters[own] = nn.Parameter(
                 _block(whole.detach(), dim, slices), requires_grad=whole.requires_grad
             )
+    return columns
 
 
 def _block(whole: Tensor, dim: int, slices: Slices) -> Tensor:

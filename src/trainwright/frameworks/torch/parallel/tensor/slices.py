@@ -12,9 +12,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from trainwright.frameworks.torch.parallel import collectives
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 
 if TYPE_CHECKING:  # its module takes a second to import
@@ -88,26 +88,10 @@ class Slices:
         if self.mesh is None:
             return own
         if self.processes == 2 or own.nbytes < _SMALL:
-            return tree_sum(self.all_gather(own))
-        return self._all_reduce(own)
-
-    def _all_reduce(self, own: Tensor) -> Tensor:
-        """Return the sum by the tree over processes, of which each adds up a part: less is sent so."""
-        assert self.mesh is not None, "there are several processes"
-        share = -(-own.numel() // self.processes)
-        sent = own.new_zeros(self.processes * share)
-        sent[: own.numel()] = own.reshape(-1)
-        received = torch.empty_like(sent)
-        dist.all_to_all_single(received, sent, group=self.mesh.get_group())
-        total = tree_sum(received.view(self.processes, share).unbind(0))  # (share,)
-        return torch.cat(list(self.all_gather(total)))[: own.numel()].view(own.shape)
-
-    def all_gather(self, own: Tensor) -> Sequence[Tensor]:
-        """Return a tensor of each process, all of one shape."""
-        assert self.mesh is not None, "there are several processes"
-        all_ = own.new_empty(self.processes * own.numel())
-        dist.all_gather_into_tensor(all_, own.reshape(-1), group=self.mesh.get_group())
-        return all_.view(self.processes, *own.shape).unbind(0)
+            return tree_sum(collectives.gather(own, self.mesh.get_group()))
+        total = own.clone(memory_format=torch.contiguous_format)
+        collectives.tree_all_reduce([total], self.mesh.get_group())
+        return total
 
     def cut(self, whole: Tensor, dim: int) -> list[Tensor]:
         """Return the parts of a tensor along a dimension, one for each slice of this process."""
@@ -126,9 +110,8 @@ class Slices:
             missing = list(own.shape)
             missing[dim] = longest - own.shape[dim]
             own = torch.cat([own, own.new_zeros(missing)], dim)
-        return torch.cat(
-            [part.narrow(dim, 0, one) for part, one in zip(self.all_gather(own), sizes, strict=True)], dim
-        )
+        parts = collectives.gather(own, self.mesh.get_group())
+        return torch.cat([part.narrow(dim, 0, one) for part, one in zip(parts, sizes, strict=True)], dim)
 
 
 class _Copy(torch.autograd.Function):
