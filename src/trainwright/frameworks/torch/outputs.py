@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.huggingface.module import base_of
+from trainwright.frameworks.torch.parallel.tensor.cross_entropy import SplitLogits
 from trainwright.types import FEATURES, DataInfo
 
 # What a model returns: a tensor, or several in a tuple or mapping, of which the first is the task's output.
@@ -22,6 +23,8 @@ Outputs: TypeAlias = Any
 def first_output(outputs: Outputs) -> Tensor:
     """Return the output that is the task's own, (rows, ...).
 
+    Of a model in training whose vocabulary is split, it is `SplitLogits`, for the loss of tokens alone.
+
     Raises:
         ModelError: There is no tensor.
     """
@@ -29,19 +32,24 @@ def first_output(outputs: Outputs) -> Tensor:
     if isinstance(outputs, Mapping | tuple | list):
         values = outputs.values() if isinstance(outputs, Mapping) else outputs
         # Models of transformers give a loss first, or None in its place.
-        first = next((one for one in values if one is not None and np.ndim(one)), None)
-    if not isinstance(first, Tensor):
+        is_some = (
+            one for one in values if isinstance(one, SplitLogits) or (one is not None and np.ndim(one))
+        )
+        first = next(is_some, None)
+    if not isinstance(first, Tensor | SplitLogits):
         raise ModelError(
             f"the model returned {type(outputs).__name__}; it must return a tensor, or a tuple or mapping "
             "whose first value is one"
         )
-    return first
+    return cast(Tensor, first)
 
 
 def as_float(outputs: Outputs) -> Outputs:
     """Convert floating-point outputs to float32: autocast may have lowered their precision."""
     if isinstance(outputs, Tensor):
         return outputs.float() if outputs.is_floating_point() else outputs
+    if isinstance(outputs, SplitLogits):
+        return outputs.float()
     if isinstance(outputs, Mapping):
         return {name: as_float(value) for name, value in outputs.items()}
     return tuple(map(as_float, outputs)) if isinstance(outputs, tuple | list) else outputs

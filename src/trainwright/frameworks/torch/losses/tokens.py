@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.outputs import Outputs, first_output
+from trainwright.frameworks.torch.parallel.tensor.cross_entropy import SplitLogits
 from trainwright.types import LABELS, NO_LABEL
 
 
@@ -25,13 +26,15 @@ def total_of_tokens(outputs: Outputs, batch: Tensors) -> Tensor:
     return token_nll(first_output(outputs), batch[LABELS]).sum()
 
 
-def token_nll(logits: Tensor, labels: Tensor) -> Tensor:
+def token_nll(logits: Tensor | SplitLogits, labels: Tensor) -> Tensor:
     """Return the negative log-likelihood of each label in nats, (rows, length); 0 where there is no label.
 
     Args:
-        logits: (rows, length, tokens).
+        logits: (rows, length, tokens), or its slices.
         labels: (rows, length) int64.
     """
+    if isinstance(logits, SplitLogits):
+        return logits.nll(labels, NO_LABEL)
     # Forward and backward, this takes half the time: the logits of a token lie together.
     flat = functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten(), ignore_index=NO_LABEL, reduction="none"

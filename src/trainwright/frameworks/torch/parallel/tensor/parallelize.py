@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from trainwright.frameworks.torch.parallel.tensor.plan import Plan, Region, layout_of, split_dims
-from trainwright.frameworks.torch.parallel.tensor.region import RegionForward, SequenceForward
+from trainwright.frameworks.torch.parallel.tensor.plan import COLWISE, Plan, layout_of, split_dims
+from trainwright.frameworks.torch.parallel.tensor.region import (
+    RegionForward,
+    SequenceForward,
+    VocabularyForward,
+)
 from trainwright.frameworks.torch.parallel.tensor.slices import Slices
 
 
@@ -48,9 +52,14 @@ def parallelize(module: nn.Module, plan: Plan, slices: Slices) -> Parallelized:
         return Parallelized(frozenset(), partial(_undo, changed))
     for region in layout.regions:
         part = module.get_submodule(region.name)
-        columns |= _distribute(module, region, slices)
+        columns |= _distribute(module, region.styles, slices)
         changed.append((part, vars(part).get("forward")))
         part.forward = RegionForward(part, region, slices)
+    for name in layout.vocabulary:
+        part = module.get_submodule(name)
+        columns |= _distribute(module, {name: COLWISE}, slices)
+        changed.append((part, vars(part).get("forward")))
+        part.forward = VocabularyForward(part, name, slices)
     for name in layout.sequence:
         part = module.get_submodule(name)
         changed.append((part, vars(part).get("forward")))
@@ -66,10 +75,10 @@ def _undo(changed: list[tuple[nn.Module, Any]]) -> None:
             module.forward = own
 
 
-def _distribute(module: nn.Module, region: Region, slices: Slices) -> set[str]:
-    """Replace the split parameters of a region by those of this process; name column-split ones."""
+def _distribute(module: nn.Module, styles: Mapping[str, str], slices: Slices) -> set[str]:
+    """Replace the split parameters of layers by those of this process; name column-split ones."""
     columns: set[str] = set()
-    for name, style in region.styles.items():
+    for name, style in styles.items():
         layer = module.get_submodule(name)
         for own, dim in split_dims(layer, style).items():
             if dim == 1:

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.generators import generators, seed_generators
 from trainwright.frameworks.torch.parallel.tensor import plan
+from trainwright.frameworks.torch.parallel.tensor.cross_entropy import SplitLogits
 from trainwright.frameworks.torch.parallel.tensor.slices import Slices
 from trainwright.frameworks.torch.state.layout import local
 from trainwright.order import stream_seed
@@ -146,6 +147,20 @@ class SequenceForward(SlicedForward):
 
     def _whole(self, outputs: Sequence[Any]) -> Any:
         return self._slices.gather(outputs, 1, self._length)
+
+
+class VocabularyForward(SlicedForward):
+    """The forward pass of an output layer, split by the tokens that its outputs stand for."""
+
+    def __init__(self, module: nn.Module, name: str, slices: Slices) -> None:
+        super().__init__(module, name, slices)
+        self._weights = [_Weight(module, own, 0) for own in plan.split_dims(module, plan.COLWISE)]
+
+    def _whole(self, outputs: Sequence[Any]) -> Any:
+        """Return the logits: in training the parts, for the loss alone."""
+        if self._module.training and torch.is_grad_enabled():
+            return SplitLogits(outputs, self._slices)
+        return self._slices.gather(outputs, -1, self._slices.virtual * outputs[0].shape[-1])
 
 
 class RegionForward(SlicedForward):
