@@ -19,6 +19,7 @@ from trainwright.frameworks.torch.parallel.tensor.parallelize import parallelize
 from trainwright.frameworks.torch.parallel.tensor.plan import Plan, layout_of
 from trainwright.frameworks.torch.parallel.tensor.plans import plan_of
 from trainwright.frameworks.torch.parallel.tensor.slices import Slices
+from trainwright.frameworks.torch.state.unsaved import fingerprints
 
 
 def gradients(model: nn.Module, *, training: bool = False) -> dict[str, Tensor]:
@@ -192,3 +193,13 @@ def test_models_of_transformers() -> None:
         ModelError, match="no plan of tensor parallelism for gpt2: its queries, keys and values"
     ):
         plan_of(huggingface("gpt2", head_dim=1))
+
+
+def test_a_pass_leaves_no_state() -> None:
+    """What training changes besides weights, no checkpoint holds."""
+    model = Own()
+    parallelize(model, replace(OWN_PLAN, sequence=["embedding"]), Slices(2))
+    before = fingerprints(model)
+    gradients(model, training=True)
+    model.zero_grad()
+    assert fingerprints(model) == before
