@@ -145,10 +145,16 @@ def test_what_does_not_fit_is_said(make: Callable[[], Any], plan: Plan, virtual:
         layout_of(model, plan, virtual)
 
 
-def test_what_a_block_computes_with_a_part_of_a_sum_is_refused() -> None:
-    model = Block()
-    parallelize(model, Plan(["up"], ["down"]), Slices(2))
-    with pytest.raises(ModelError, match="Block computes more after its rowwise layer"):
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    [
+        (Block(), Plan(["up"], ["down"])),
+        (nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh())), Plan(["0"], ["1.0"])),
+    ],
+)
+def test_what_a_block_computes_with_a_part_of_a_sum_is_refused(model: nn.Module, plan: Plan) -> None:
+    parallelize(model, plan, Slices(2))
+    with pytest.raises(ModelError, match="computes more after its rowwise layer"):
         model(torch.ones(2, 8))
 
 

@@ -45,7 +45,7 @@ class Region:
 
     Attributes:
         name: Of the module.
-        output: The name of its child that has the row-wise layer, whose outputs are those of the region.
+        output: The name of the row-wise layer, whose outputs are those of the region.
         styles: `colwise` or `rowwise` by the name of the layer.
         divided: (module, attribute) of the integers that a slice has a share of.
     """
@@ -151,7 +151,7 @@ def _regions(
         around = next((one for one in _around(name) if any(_is_in(column, one) for column in columns)), None)
         if around is None:
             raise ModelError(f"{KEY}.{ROWWISE}: no module around {name} has a {COLWISE} layer")
-        outputs.setdefault(around, []).append(_child(name, around))
+        outputs.setdefault(around, []).append(_with_adapter(name))
     for name in columns:
         if not any(_is_in(name, region) for region in outputs):
             parent = name.rpartition(".")[0] or "the model"
@@ -239,6 +239,6 @@ def _is_in(name: str, module: str) -> bool:
     return not module or name.startswith(f"{module}.")
 
 
-def _child(name: str, module: str) -> str:
-    """Return the name of the child of a module that something is in, relative to the module."""
-    return (name.removeprefix(f"{module}.") if module else name).partition(".")[0]
+def _with_adapter(name: str) -> str:
+    """Return the name of a row-wise layer; of one in an adapter of peft, that of the layer as a whole."""
+    return name.removesuffix(".base_layer").partition(".lora_A.")[0]

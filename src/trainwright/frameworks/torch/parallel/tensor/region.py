@@ -183,7 +183,7 @@ class RegionForward(SlicedForward):
         self._divided = [
             (module.get_submodule(name[len(prefix) :]), attribute) for name, attribute in region.divided
         ]
-        self._output = module.get_submodule(region.output)
+        self._output = module.get_submodule(region.output[len(prefix) :])
 
     def _computed(self, arguments: Sequence[Sequence[Any]], structure: Any) -> list[Any]:
         numbers = [getattr(part, attribute) for part, attribute in self._divided]
