@@ -75,7 +75,8 @@ class DistributedConfig(Section):
     strategy: str = placement(
         default="ddp",
         description="ddp: each process has all parameters of its part of the model; fsdp: the processes "
-        "share them out; hsdp: groups of `shard` processes do; or a plugin's name",
+        "share them out; hsdp: groups of `shard` processes do; auto: chosen by the size of the model "
+        "and the memory; or a plugin's name",
     )
     shard: Literal["auto"] | int = placement(
         default="auto",

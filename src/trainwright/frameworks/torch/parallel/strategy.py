@@ -19,7 +19,7 @@ from trainwright.frameworks.torch.parallel.virtual_ranks import GradientTree
 from trainwright.frameworks.torch.state.layout import block_of, local, splits_of
 from trainwright.frameworks.torch.state.snapshot import OPTIMIZER_FILE, Files, Owned
 from trainwright.types import Block
-from trainwright.world import ALONE, World
+from trainwright.world import ALONE, Mesh, World
 
 _ALONE = DistributedConfig(virtual=VirtualConfig(data=1, tensor=1, pipeline=1))
 
@@ -66,6 +66,19 @@ class Strategy:
         self._tree = GradientTree([])
         self._norms = Norms(self)
         self._device_mesh: DeviceMesh | None = None
+
+    @classmethod
+    def chosen(cls, module: nn.Module, world: World, virtual: Mesh) -> type[Strategy]:  # noqa: ARG003 - for others
+        """Return the strategy that trains a module; it may be another one than the config names.
+
+        It may also change which axes of the mesh the processes form, from what the module is; all alike.
+
+        Args:
+            module: The module, before it is placed.
+            world: The processes.
+            virtual: The sizes of the virtual mesh.
+        """
+        return cls
 
     # --- the work of a step
 
