@@ -69,7 +69,9 @@ def test_a_file_that_writes_down_the_default_strategy_is_not_warned_of(tmp_path:
 
 
 def test_an_unknown_strategy_is_named_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="unknown strategy 'dpp'; known: auto, ddp, fsdp, hsdp; did you mean 'ddp'"):
+    with pytest.raises(
+        ConfigError, match="unknown strategy 'dpp'; known: auto, ddp, fsdp, hsdp; did you mean 'ddp'"
+    ):
         load({**GOOD, "distributed": {"strategy": "dpp"}}, adapters=Catalog())
 
 

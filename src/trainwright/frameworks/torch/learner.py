@@ -81,6 +81,7 @@ class TorchLearner(Learner):
         _refuse_single_sample(self._module, inputs)
         self._strategy = _strategy_of(inputs, self._module)
         self._strategy.place(self._module)
+        self._strategy.prepare(self._module, optim.whole_parameters(training, self._module))
         optimizer = self._build_optimizer(training)
         average = Average(self._module, training.ema) if training.ema else None
         self.weights = "ema" if average else "trained"
