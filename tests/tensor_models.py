@@ -179,8 +179,9 @@ def updates(model: nn.Module) -> Callable[[], None]:
 def plan_for(name: str, model: nn.Module) -> Plan:
     if name == "own":
         return OWN_PLAN
-    plan = plan_of(model, splits_vocabulary="vocabulary" in name)
-    return replace(plan, sequence=["*norm"]) if name == "sequence" else plan
+    sequence = ["*norm"] if name == "sequence" else []
+    vocabulary = ["*head"] if "vocabulary" in name else []
+    return replace(plan_of(model), sequence=sequence, vocabulary=vocabulary)
 
 
 def train(name: str, slices: Slices, *, bf16: bool = False) -> str:

@@ -36,14 +36,23 @@ def test_other_spellings_of_ddp(spelling: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "strategy", ["fsdp", "FSDP2", "fully_shard", "deepspeed_stage_2", "tensor_parallel", "pp"]
+    ("spelling", "ours"),
+    [("FSDP2", "fsdp"), ("fully_shard", "fsdp"), ("FULL_SHARD", "fsdp"), ("HYBRID_SHARD", "hsdp")],
 )
-def test_sharding_is_refused_with_the_reason(strategy: str) -> None:
+def test_spellings_of_sharding(spelling: str, ours: str) -> None:
+    resolved = loaded(strategy=spelling)
+    assert resolved.config.distributed.strategy == ours
+    assert f"{spelling} is read as {ours}" in resolved.notes[0]
+
+
+@pytest.mark.parametrize("strategy", ["deepspeed_stage_2", "tensor_parallel", "pp"])
+def test_other_ways_to_split_a_model_are_named(strategy: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load({**GOOD, "distributed": {"strategy": strategy}}, adapters=Catalog())
     (problem,) = caught.value.problems
     assert problem.path == "distributed.strategy"
-    assert f"{strategy} splits the model between processes" in problem.message
+    assert "write fsdp" in problem.message
+    assert "distributed.tensor or distributed.pipeline" in problem.message
 
 
 def test_a_strategy_of_a_model_of_one_process_has_no_effect() -> None:
@@ -60,7 +69,9 @@ def test_a_file_that_writes_down_the_default_strategy_is_not_warned_of(tmp_path:
 
 
 def test_an_unknown_strategy_is_named_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="unknown strategy 'dpp'; known: ddp; did you mean 'ddp'"):
+    with pytest.raises(
+        ConfigError, match="unknown strategy 'dpp'; known: auto, ddp, fsdp, hsdp; did you mean 'ddp'"
+    ):
         load({**GOOD, "distributed": {"strategy": "dpp"}}, adapters=Catalog())
 
 

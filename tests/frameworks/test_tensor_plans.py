@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tensor_models import LLAMA, MODELS, OWN_PLAN, Own, gpt, huggingface, ids, loss_of, plan_for
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.models.mlp import Mlp as TableMlp
+from trainwright.frameworks.torch.outputs import first_output
 from trainwright.frameworks.torch.parallel.tensor.cross_entropy import SplitLogits
 from trainwright.frameworks.torch.parallel.tensor.parallelize import parallelize
 from trainwright.frameworks.torch.parallel.tensor.plan import Plan, layout_of
@@ -172,8 +173,8 @@ def test_a_split_vocabulary_is_whole_in_evaluation() -> None:
     parallelize(model, plan_for("vocabulary", model), Slices(4))
     torch.testing.assert_close(model(ids(0)), expected)
     assert isinstance(model.train()(ids(0)), SplitLogits)
-    with pytest.raises(ModelError, match="Gpt has no output layer of its own; with gpt, set"):
-        plan_of(gpt(), splits_vocabulary=True)
+    with pytest.raises(ModelError, match="only the loss of language models can be computed"):
+        first_output(model(ids(0)))
 
 
 @pytest.mark.parametrize("virtual", [0, 3])

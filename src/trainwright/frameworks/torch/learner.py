@@ -79,8 +79,9 @@ class TorchLearner(Learner):
             self._network.heads.warn_of_rounding(inputs.splits["train"])
         self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
         _refuse_single_sample(self._module, inputs)
-        self._strategy = _strategy_of(inputs)
+        self._strategy = _strategy_of(inputs, self._module)
         self._strategy.place(self._module)
+        self._strategy.prepare(self._module, optim.whole_parameters(training, self._module))
         optimizer = self._build_optimizer(training)
         average = Average(self._module, training.ema) if training.ema else None
         self.weights = "ema" if average else "trained"
@@ -331,13 +332,15 @@ def _initial_network(inputs: LearnerInputs) -> Network:
     return Network(inputs)
 
 
-def _strategy_of(inputs: LearnerInputs) -> Strategy:
+def _strategy_of(inputs: LearnerInputs, module: torch.nn.Module) -> Strategy:
     """Return how the run is spread over its processes; a collective call."""
     distributed = inputs.config.distributed
     if not isinstance(inputs.world, ProcessGroup):
         return Strategy(inputs.world, distributed=distributed)
-    strategy: type[Strategy] = adapter("strategy", distributed.strategy)
-    return strategy(inputs.world, inputs.world.savers(everyone=strategy.divides_state), distributed)
+    named: type[Strategy] = adapter("strategy", distributed.strategy)
+    strategy = named.chosen(module, inputs.world, distributed.virtual.sizes)
+    everyone = strategy.divides_state or inputs.world.mesh.size > inputs.world.mesh.data
+    return strategy(inputs.world, inputs.world.savers(everyone=everyone), distributed)
 
 
 def _say_unused(module: torch.nn.Module, name: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -23,25 +23,37 @@ Outputs: TypeAlias = Any
 def first_output(outputs: Outputs) -> Tensor:
     """Return the output that is the task's own, (rows, ...).
 
-    Of a model in training whose vocabulary is split, it is `SplitLogits`, for the loss of tokens alone.
-
     Raises:
         ModelError: There is no tensor.
     """
     first: Any = outputs
     if isinstance(outputs, Mapping | tuple | list):
-        values = outputs.values() if isinstance(outputs, Mapping) else outputs
         # Models of transformers give a loss first, or None in its place.
-        is_some = (
-            one for one in values if isinstance(one, SplitLogits) or (one is not None and np.ndim(one))
+        first = next((one for one in _values(outputs) if one is not None and np.ndim(one)), None)
+    if any(isinstance(one, SplitLogits) for one in _values(outputs)):
+        raise ModelError(
+            "distributed.plan.vocabulary: only the loss of language models can be computed from slices of "
+            "logits; leave it out, or training.loss"
         )
-        first = next(is_some, None)
-    if not isinstance(first, Tensor | SplitLogits):
+    if not isinstance(first, Tensor):
         raise ModelError(
             f"the model returned {type(outputs).__name__}; it must return a tensor, or a tuple or mapping "
             "whose first value is one"
         )
-    return cast(Tensor, first)
+    return first
+
+
+def token_logits(outputs: Outputs) -> Tensor | SplitLogits:
+    """Return the logits of tokens, (rows, length, tokens), or the slices of a split vocabulary."""
+    split = next((one for one in _values(outputs) if isinstance(one, SplitLogits)), None)
+    return first_output(outputs) if split is None else split
+
+
+def _values(outputs: Outputs) -> Iterable[Any]:
+    """Return the outputs one by one."""
+    if isinstance(outputs, Mapping):
+        return outputs.values()
+    return outputs if isinstance(outputs, tuple | list) else (outputs,)
 
 
 def as_float(outputs: Outputs) -> Outputs:

@@ -30,6 +30,11 @@ def _layers(module: nn.Module) -> dict[str, _BatchNorm]:
     return {name: part for name, part in module.named_modules() if isinstance(part, _BatchNorm)}
 
 
+def has_batch_norms(module: nn.Module) -> bool:
+    """Return whether a model normalizes over the batch."""
+    return bool(_layers(module))
+
+
 def batch_norms_of(
     module: nn.Module, inputs: LearnerInputs, device: torch.device, strategy: Strategy
 ) -> BatchNorms | None:

@@ -8,6 +8,7 @@ time, and their sums, the lowest levels of the tree, are scattered after each of
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -17,10 +18,15 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 from trainwright.frameworks.torch.parallel import collectives
+from trainwright.frameworks.torch.parallel.batch_norm import has_batch_norms
+from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.frameworks.torch.parallel.wrapping import modules_to_wrap
 from trainwright.frameworks.torch.state.layout import is_dense, is_divided
+from trainwright.world import Mesh, World
+
+log = logging.getLogger("trainwright")
 
 
 class FullySharded(Strategy):
@@ -29,10 +35,24 @@ class FullySharded(Strategy):
     divides_state: ClassVar[bool] = True
     passes_communicate: ClassVar[bool] = True
 
+    @classmethod
+    def chosen(cls, module: nn.Module, world: World, virtual: Mesh) -> type[Strategy]:
+        """Return `DataParallel` for a model that FSDP2 cannot gather: one of several ranks in lockstep."""
+        mesh = world.mesh
+        if virtual.data == mesh.data * mesh.shard or not has_batch_norms(module):
+            return cls
+        if world.is_main:
+            log.info(
+                "strategy: each process holds all parameters, as with ddp, since the model normalizes over "
+                "the batch, and each computes several virtual ranks together"
+            )
+        return replicated(world)
+
     def place(self, module: nn.Module) -> None:
         """Let each process keep its rows of each parameter, and gather the others' when they are needed."""
+        super().place(module)
         whole = {one for one in module.parameters() if not _can_be_divided(one)}
-        mesh = self.device_mesh(next(module.parameters()).device)["shard"]
+        mesh = self.device_mesh["shard"]
         for part in [*modules_to_wrap(module, self.distributed.wrap), module]:
             divided = fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
             divided.set_custom_reduce_scatter(_TreeReduceScatter())  # type: ignore[arg-type] # a protocol
@@ -40,7 +60,6 @@ class FullySharded(Strategy):
             divided.set_force_sum_reduction_for_comms(enable=True)
         self._module = divided
         self._group = mesh.get_group()
-        super().place(module)
 
     def ranks(self, process: int, virtual: int) -> Sequence[int]:
         """Return the ranks of a process: those that it computes at the same time as its neighbours."""
@@ -81,8 +100,14 @@ class FullySharded(Strategy):
         if self.world.mesh.data > 1:
             held = map(self.blocks.held, self._trained)
             gradients = [one.grad for one in held if one.grad is not None]
-            group = self.device_mesh(self._trained[0].device).get_group("data")
+            group = self.process_group("data")
             collectives.tree_all_reduce(gradients, group)
+
+
+def replicated(world: World) -> type[Strategy]:
+    """Return the strategy in which each process holds all parameters, and give it the processes."""
+    world.mesh = world.mesh._replace(data=world.mesh.data * world.mesh.shard, shard=1)
+    return DataParallel
 
 
 class _TreeReduceScatter:

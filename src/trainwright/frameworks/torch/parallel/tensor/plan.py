@@ -12,7 +12,7 @@ from torch import nn
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.patterns import matching_modules
 
-KEY = "distributed.tensor"
+KEY = "distributed.plan"
 VIRTUAL = "distributed.virtual.tensor"
 COLWISE, ROWWISE = "colwise", "rowwise"
 

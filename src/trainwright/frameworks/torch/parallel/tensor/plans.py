@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -20,12 +19,8 @@ _WHOLE = ("embedding_rowwise", "embedding_colwise", "replicate", "replicated_wit
 _SIZES = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 
 
-def plan_of(module: nn.Module, *, splits_vocabulary: bool = False) -> Plan:
+def plan_of(module: nn.Module) -> Plan:
     """Return the plan of a known model, which may be on the device meta.
-
-    Args:
-        module: The model.
-        splits_vocabulary: Whether its output layer is split, too; the loss must be that of tokens.
 
     Raises:
         ModelError: It is unknown, or has layers that cannot be split.
@@ -37,15 +32,6 @@ def plan_of(module: nn.Module, *, splits_vocabulary: bool = False) -> Plan:
             f"{KEY}: no plan is known for {type(module).__name__}: name its modules under {COLWISE} and "
             f"{ROWWISE}"
         )
-    if splits_vocabulary:
-        layer = base.get_output_embeddings() if base is not None else getattr(module, "head", None)
-        name = next((name for name, part in module.named_modules() if part is layer), None)
-        if name is None:
-            raise ModelError(
-                f"{KEY}.vocabulary: {type(module).__name__} has no output layer of its own; with gpt, set "
-                "model.tie_embeddings: false"
-            )
-        plan = replace(plan, vocabulary=[name])
     return plan
 
 
