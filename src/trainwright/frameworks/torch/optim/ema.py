@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trainwright.config.training import EmaConfig
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch.state.layout import address, is_divided, overlap
+from trainwright.frameworks.torch.state.layout import address, is_divided, local, overlap
 
 
 class Average:
@@ -45,7 +45,9 @@ class Average:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take in the weights after a step, counted from 1."""
-        torch._foreach_lerp_(self._values, self._parameters, 1 - self.decay(step))
+        # Some parameters may be divided, and others whole.
+        values, parameters = list(map(local, self._values)), list(map(local, self._parameters))
+        torch._foreach_lerp_(values, parameters, 1 - self.decay(step))
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
