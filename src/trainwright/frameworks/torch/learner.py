@@ -83,7 +83,9 @@ class TorchLearner(Learner):
         self._strategy.place(self._module)
         self._strategy.prepare(self._module, optim.whole_parameters(training, self._module))
         optimizer = self._build_optimizer(training)
-        average = Average(self._module, training.ema) if training.ema else None
+        average = None
+        if training.ema:
+            average = Average(self._module, training.ema, is_divided=self._strategy.is_exact)
         self.weights = "ema" if average else "trained"
         self._state = TrainingState(
             self._module,
