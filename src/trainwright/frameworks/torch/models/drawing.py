@@ -1,7 +1,7 @@
 """Initial weights drawn module by module: each from a stream of its own, whose key is the module's name.
 
-So the weights depend neither on the order in which modules are made, nor on which of them a process has, nor on
-how their parameters are divided: a process makes those of one module whole at a time, and keeps its blocks.
+So the weights depend neither on the order in which modules are made, nor on which of them a process has, nor
+on how their parameters are divided: a process makes one module whole at a time, and keeps its blocks.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from trainwright.frameworks.torch.generators import drawing_from
 from trainwright.frameworks.torch.state.layout import block_of, copy_into, local
 from trainwright.order import INIT, stream_seed
 
-# Gives the parameters and buffers that a module, of this name in its model, has itself their initial values. It
-# may also set those of the modules within, after their own rule has.
+# Gives the parameters and buffers that a module, of this name in its model, has itself their initial values.
+# It may also set those of the modules within, after their own rule has.
 Rule = Callable[[nn.Module, str], object]
 
 
@@ -51,9 +51,9 @@ def reset(module: nn.Module) -> None:
 
 def undrawn(model: nn.Module, rule: Rule) -> list[str]:
     """Return the names of the parameters and buffers of a model that the rule does not set."""
-    with _stand_ins(model) as slots:
-        set_ = {slot.name for group in _groups(model, rule, slots) for slot in group.slots}
-    return [slot.name for slot in slots if slot.name not in set_]
+    with _emptied(model) as (slots, asked):
+        drawn = {slot.name for group in _groups(model, rule, slots, asked) for slot in group.slots}
+    return [slot.name for slot in slots if slot.name not in drawn]
 
 
 def draw(model: nn.Module, rule: Rule, seed: int, only: Collection[str] | None = None) -> None:
@@ -70,8 +70,8 @@ def draw(model: nn.Module, rule: Rule, seed: int, only: Collection[str] | None =
     """
     before = torch.default_generator.get_state()
     try:
-        with torch.no_grad(), _stand_ins(model) as slots:
-            for group in _groups(model, rule, slots):
+        with torch.no_grad(), _emptied(model) as (slots, asked):
+            for group in _groups(model, rule, slots, asked):
                 wanted = [slot for slot in group.slots if only is None or slot.name in only]
                 if wanted:
                     _draw_group(group, rule, seed, wanted)
@@ -101,11 +101,14 @@ class _Group:
 
 
 @contextmanager
-def _stand_ins(model: nn.Module) -> Iterator[list[_Slot]]:
+def _emptied(model: nn.Module) -> Iterator[tuple[list[_Slot], list[int]]]:
     """Put tensors without memory in the place of all parameters and buffers.
 
-    Returns the places, but of a tensor that is in several the first alone, whose module draws it.
+    Returns:
+        The places, but of a tensor that is in several the first alone, whose module draws it; and a list that
+        gets the storages of parameters that were asked; see `_StandIn`.
     """
+    asked: list[int] = []
     places = [
         _Slot(f"{prefix}.{key}" if prefix else key, holder, key, tensor)
         for prefix, module in model.named_modules()
@@ -115,8 +118,12 @@ def _stand_ins(model: nn.Module) -> Iterator[list[_Slot]]:
     ]
     try:
         for slot in places:
-            slot.put(torch.empty(slot.tensor.shape, dtype=slot.tensor.dtype, device="meta"))
-        yield list({id(slot.tensor): slot for slot in reversed(places)}.values())[::-1]
+            empty = torch.empty(slot.tensor.shape, dtype=slot.tensor.dtype, device="meta")
+            slot.holder[slot.key] = empty
+            if isinstance(slot.tensor, nn.Parameter):
+                slot.holder[slot.key] = _StandIn(empty, requires_grad=False)
+                slot.holder[slot.key].asked = asked
+        yield list({id(slot.tensor): slot for slot in reversed(places)}.values())[::-1], asked
     finally:
         for slot in places:
             slot.holder[slot.key] = slot.tensor
@@ -127,14 +134,16 @@ def _bottom_up(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return list(model.named_modules())[::-1]
 
 
-def _groups(model: nn.Module, rule: Rule, slots: list[_Slot]) -> list[_Group]:
+def _groups(model: nn.Module, rule: Rule, slots: list[_Slot], asked: list[int]) -> list[_Group]:
     """Return what the rule sets, as calls of it with stand-ins show."""
     of_storage = {_storage(slot.holder[slot.key]): slot for slot in slots}
     groups: dict[str, _Group] = {}  # by the names of their tensors
     for name, module in _bottom_up(model):
+        asked.clear()
         with torch.no_grad(), _Writes() as writes:
             rule(module, name)
-        found = [of_storage[storage] for storage in writes.storages if storage in of_storage]
+        touched = dict.fromkeys((*writes.storages, *asked))
+        found = [of_storage[storage] for storage in touched if storage in of_storage]
         if not found:
             continue
         within = {id(group): group for slot in found if (group := groups.get(slot.name))}.values()
@@ -175,7 +184,23 @@ def _keep_block(slot: _Slot) -> None:
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
+
+
+class _StandIn(nn.Parameter):
+    """A parameter without memory. It notes who asks whether it is one: `torch.nn.init` does before it writes.
+
+    Attributes:
+        asked: Gets the storage of each that was asked.
+    """
+
+    asked: list[int]
+
+    @property
+    def is_meta(self) -> bool:  # type: ignore[override]
+        """Return that it is."""
+        self.asked.append(_storage(self))
+        return True
 
 
 class _Writes(TorchDispatchMode):
@@ -184,7 +209,7 @@ class _Writes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         skip_compiler_import(type(self).__torch_dispatch__)
-        self.storages: dict[int, None] = {}
+        self.storages: list[int] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -194,5 +219,5 @@ class _Writes(TorchDispatchMode):
         for position, argument in enumerate(func._schema.arguments):
             value = args[position] if position < len(args) else given.get(argument.name)
             if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, Tensor):
-                self.storages[_storage(value)] = None
+                self.storages.append(_storage(value))
         return func(*args, **given)
