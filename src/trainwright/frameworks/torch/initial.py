@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.huggingface import build as huggingface
 from trainwright.frameworks.torch.huggingface.module import base_of
+from trainwright.frameworks.torch.huggingface.source import Source
 from trainwright.frameworks.torch.huggingface.weights import SavedWeights, rule_of
 from trainwright.frameworks.torch.models import build_model, draws_by_name
 from trainwright.frameworks.torch.models.drawing import Rule, draw, undrawn
@@ -64,14 +65,18 @@ class InitialWeights:
         if not (why_whole := _why_whole(type_name, params, divided=divided)):
             try:
                 with torch.device("meta"):
-                    module, saved = _built(type_name, params, info, read=False)
+                    module, source = _built(type_name, params, info, read=False)
+                saved = None if source is None else SavedWeights.of(module, source)
                 why_whole = _why_unset(module) or (saved.why_whole if saved else "")
             except ModelError as error:
                 why_whole = f"it cannot be made on the device meta: {error}"
             else:
                 if not why_whole:
+                    if saved is not None:
+                        saved.check(module)
                     return cls(module, _rule_of, saved)
-        module, saved = _built(type_name, params, info, read=True)
+        module, source = _built(type_name, params, info, read=True)
+        saved = None if source is None else SavedWeights.of(module, source)
         return cls(module, _rule_of if _draws_by_name(type_name, params) else None, saved, why_whole)
 
     def fill(self, device: torch.device, seed: int) -> None:
@@ -121,16 +126,10 @@ def materialise(module: nn.Module, device: torch.device) -> None:
 
 def _built(
     type_name: str, params: Mapping[str, Any], info: DataInfo, *, read: bool
-) -> tuple[nn.Module, SavedWeights | None]:
-    if type_name not in TRANSFORMERS:
-        return build_model(type_name, params, info), None
-    module, source = huggingface.build(type_name, params, info, read=read)
-    if source is None:
-        return module, None
-    saved = SavedWeights.of(module, source)
-    if not read and not saved.why_whole:
-        saved.check(module, source)
-    return module, saved
+) -> tuple[nn.Module, Source | None]:
+    if type_name in TRANSFORMERS:
+        return huggingface.build(type_name, params, info, read=read)
+    return build_model(type_name, params, info), None
 
 
 def _why_whole(type_name: str, params: Mapping[str, Any], *, divided: bool) -> str:

@@ -53,12 +53,14 @@ class SavedWeights:
     """The weights in a folder of transformers, under the names that a model has for them.
 
     Attributes:
+        source: The folder.
         tensors: The saved tensors by the names of the model's.
         missing: The names of the model's parameters and persistent buffers that the folder lacks.
         unexpected: The names of the tensors that the model does not have.
         why_whole: Why the weights cannot be read in parts; empty if they can.
     """
 
+    source: Source
     tensors: Mapping[str, _Saved] = field(default_factory=dict)
     missing: frozenset[str] = frozenset()
     unexpected: frozenset[str] = frozenset()
@@ -78,22 +80,23 @@ class SavedWeights:
         own: dict[str, Tensor] = model.state_dict(keep_vars=True)
         found, unexpected, converted = _renamed(model, saved, own)
         if converted:
-            return cls(why_whole=f"transformers converts its weights, such as {converted}")
+            return cls(source, why_whole=f"transformers converts its weights, such as {converted}")
         by_tensor: dict[int, list[str]] = {}  # a tied parameter has several names
-        for name in found:
+        for name in (name for name in own if name in found):
             by_tensor.setdefault(id(own[name]), []).append(name)
         for first, *others in by_tensor.values():
             if any(not _are_equal(found[first], found[other]) for other in others):
-                return cls(why_whole=f"the folder has two tensors for {first}, which differ")
+                return cls(source, why_whole=f"the folder has two tensors for {first}, which differ")
         differing = sorted(name for name, one in found.items() if one.shape != tuple(own[name].shape))
         return cls(
+            source,
             {names[0]: found[names[0]] for names in by_tensor.values()},
             frozenset(name for name, one in own.items() if id(one) not in by_tensor),
             frozenset(unexpected),
             f"{differing[0]} has another shape in the folder" if differing else "",
         )
 
-    def check(self, model: Any, source: Source) -> None:
+    def check(self, model: Any) -> None:
         """Check that the weights in the folder, which are about to be read, are those of the model.
 
         Raises:
@@ -101,7 +104,7 @@ class SavedWeights:
         """
         info = SimpleNamespace(missing_keys=set(self.missing), unexpected_keys=set(self.unexpected))
         model._adjust_missing_and_unexpected_keys(info)  # leaves out those that do not matter
-        check_loaded(model, source, (), info.missing_keys, info.unexpected_keys)
+        check_loaded(model, self.source, (), info.missing_keys, info.unexpected_keys)
 
     def read(self, model: nn.Module) -> None:
         """Read what this process has of the tensors into a model, in the types that it has.
