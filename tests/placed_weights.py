@@ -6,7 +6,6 @@ FOLDER has `models.json`: for each name the type, the options and the data of a 
 
 import json
 import os
-import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,12 @@ def whole(module: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
+def memory(key: str) -> int:
+    """Return the memory of this process, in bytes: `VmRSS`, or its peak `VmHWM`."""
+    line = next(one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith(key))
+    return int(line.split()[1]) * 1024
+
+
 def main(folder: Path, rank: int, size: int) -> None:
     """Make each model, in parts."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -46,7 +51,8 @@ def main(folder: Path, rank: int, size: int) -> None:
     mesh = init_device_mesh("cpu", (size,))
     for name, given in json.loads((folder / "models.json").read_text()).items():
         info = info_of(given)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = memory("VmRSS")
         initial = InitialWeights.of(given["type"], given["params"], info, divided=True)
         if initial.why_whole:
             raise AssertionError(f"{name} was made whole: {initial.why_whole}")
@@ -57,8 +63,8 @@ def main(folder: Path, rank: int, size: int) -> None:
         fully_shard(initial.module, mesh=mesh)
         initial.fill(CPU, SEED)
         own = sum(one.to_local().nbytes for one in initial.module.parameters())  # type: ignore[attr-defined]
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        (folder / f"{name}.{rank}.json").write_text(json.dumps({"own": own, "grew": (peak - before) * 1024}))
+        measured = {"own": own, "grew": memory("VmHWM") - before}
+        (folder / f"{name}.{rank}.json").write_text(json.dumps(measured))
         if not given.get("measured"):
             tensors = whole(initial.module)
             if rank == 0:

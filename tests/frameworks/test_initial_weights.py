@@ -329,3 +329,29 @@ def test_the_first_of_tied_layers_draws_and_what_no_rule_sets_is_named() -> None
     assert model.embedding.weight[1:].std() > 0.5  # of an embedding, not of a linear layer
     assert not model.attention.out_proj.bias.any()
     assert not torch.equal(model.attention.out_proj.weight, before)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("from_folder", [False, True])
+def test_no_process_holds_the_whole(from_folder: bool, tmp_path: Path) -> None:
+    wide = {**TOKENS, "measured": True}
+    given = {"type": "gpt", "params": {"hidden_size": 512, "num_layers": 16, "num_heads": 8}, **wide}
+    if from_folder:
+        import transformers
+
+        config = transformers.GPT2Config(n_embd=512, n_layer=16, n_head=8, vocab_size=61)
+        transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "model")
+        given = {
+            "type": "transformers:AutoModelForCausalLM",
+            "params": {"path": str(tmp_path / "model")},
+            **wide,
+        }
+    for size in (1, 2, 4):
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        small = TRANSFORMERS["gpt2"] if from_folder else BUILT_IN["gpt"]  # imports what both need
+        in_processes(folder, {"small": small, "large": given}, size)
+        for rank in range(size):
+            measured = json.loads((folder / f"large.{rank}.json").read_text())
+            assert measured["own"] == pytest.approx(202e6 / size, rel=0.02)
+            assert measured["grew"] < measured["own"] + 16e6

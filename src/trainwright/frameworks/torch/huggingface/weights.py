@@ -113,14 +113,10 @@ class SavedWeights:
             ModelError: A file is damaged.
         """
         own = model.state_dict(keep_vars=True)
-        by_path: dict[Path, list[tuple[str, str]]] = {}
-        for name, saved in self.tensors.items():
-            by_path.setdefault(saved.path, []).append((name, saved.key))
-        for path, names in by_path.items():
-            try:
+        for name, (path, key, _) in self.tensors.items():
+            try:  # a file that stays open keeps what was read of it in memory
                 with safe_open(path, "pt") as file, torch.no_grad():
-                    for name, key in names:
-                        _read_block(file.get_slice(key), own[name])
+                    _read_block(file.get_slice(key), own[name])
             except (OSError, SafetensorError) as error:
                 raise ModelError(f"model.path: {path} cannot be read: {error}") from error
 
