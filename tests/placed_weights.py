@@ -1,6 +1,7 @@
 """A process that makes models in parts, for the tests of initial weights: `placed_weights.py FOLDER RANK SIZE`.
 
-FOLDER has `models.json`: for each name the type, the options and the data of a model. The first process writes
+FOLDER has `models.json`: for each name the type, the options and the data of a model, and maybe the folder from
+which its weights are `restored`. The first process writes
 `NAME.safetensors`: the whole tensors, put together from the parts that all processes have.
 """
 
@@ -17,7 +18,9 @@ from torch.distributed import barrier, destroy_process_group, init_process_group
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from trainwright.frameworks.torch.initial import InitialWeights
+from trainwright.frameworks.torch.initial import InitialWeights, materialise
+from trainwright.frameworks.torch.precision import Precision
+from trainwright.frameworks.torch.state.training import TrainingState
 from trainwright.types import ArraySpec, DataInfo
 
 SEED = 5
@@ -61,7 +64,12 @@ def main(folder: Path, rank: int, size: int) -> None:
                 for block in part:
                     fully_shard(block, mesh=mesh)
         fully_shard(initial.module, mesh=mesh)
-        initial.fill(CPU, SEED)
+        if "restored" in given:
+            materialise(initial.module, CPU)
+            restored = TrainingState(initial.module, None, Precision("fp32", CPU))
+            restored.load(Path(given["restored"]), weights_only=True)
+        else:
+            initial.fill(CPU, SEED)
         own = sum(one.to_local().nbytes for one in initial.module.parameters())  # type: ignore[attr-defined]
         measured = {"own": own, "grew": memory("VmHWM") - before}
         (folder / f"{name}.{rank}.json").write_text(json.dumps(measured))

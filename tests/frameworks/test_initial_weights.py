@@ -120,7 +120,16 @@ def test_a_built_in_model_is_made_without_memory_and_drawn_by_the_names_of_its_m
 
 def test_parts_that_two_processes_hold_are_those_of_the_whole(tmp_path: Path) -> None:
     models = {name: given for name, given in BUILT_IN.items() if name != "resnet18"}  # which is large
-    in_processes(tmp_path, models, 2)
+    others = {name: 2 * one + 1 for name, one in whole(made(models["gpt"]).module).items()}
+    (tmp_path / "restored").mkdir()
+    save_file(dict(list(others.items())[:7]), tmp_path / "restored" / "weights.safetensors")
+    save_file(
+        {name: one.double() for name, one in list(others.items())[7:]},  # rounded when it is read
+        tmp_path / "restored" / "weights.1.safetensors",
+    )
+    restored = {"restored": {**models["gpt"], "restored": str(tmp_path / "restored")}}
+    in_processes(tmp_path, models | restored, 2)
+    assert_equal(load_file(tmp_path / "restored.safetensors"), others)
     for name, given in models.items():
         assert_equal(load_file(tmp_path / f"{name}.safetensors"), whole(made(given).module))
 
