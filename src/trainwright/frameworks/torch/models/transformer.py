@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.frameworks.torch.models.drawing import Drawn
+from trainwright.frameworks.torch.models.encoder import Encoder
 
 _HEAD_SIZE = 64
 
@@ -36,10 +37,7 @@ class Transformer(Drawn):
         self.bias = nn.Parameter(torch.empty(in_features, hidden_size))
         self.summary = nn.Parameter(torch.empty(1, 1, hidden_size))
         self.reset_parameters()
-        layer = nn.TransformerEncoderLayer(
-            hidden_size, heads, 4 * hidden_size, dropout, activation="gelu", batch_first=True, norm_first=True
-        )
-        self.encoder = nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
+        self.encoder = Encoder(hidden_size, heads, num_layers, 4 * hidden_size, dropout)
         self.head = nn.Sequential(nn.LayerNorm(hidden_size), nn.Linear(hidden_size, out_features))
 
     def reset_parameters(self) -> None:
