@@ -80,14 +80,21 @@ class Strategy:
         """Prepare to sum the gradients of these parameters; the others are frozen until the next call."""
         self._tree = GradientTree(parameters)
 
-    def backward(self, loss: Tensor, *, is_last: bool = False) -> None:  # noqa: ARG002 - for others
+    def backward(
+        self,
+        loss: Tensor,
+        gradient: Tensor | None = None,
+        *,
+        is_last: bool = False,  # noqa: ARG002 - for others
+    ) -> None:
         """Add the gradients of a loss, (), to those of the parameters.
 
         Args:
-            loss: The loss of a microbatch.
-            is_last: Whether the gradients of this process are complete then.
+            loss: The loss of a microbatch, or what a stage of a pipeline hands on.
+            gradient: The gradient of what a stage hands on; None for a loss.
+            is_last: Whether the gradients of this process are complete then; never said of a pipeline.
         """
-        loss.backward()
+        loss.backward(gradient)
 
     def end_part(self, *, is_last: bool) -> None:  # noqa: ARG002 - for others
         """Take the gradients of a virtual rank out of the parameters; of the last one, this may be later."""
