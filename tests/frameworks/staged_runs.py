@@ -12,9 +12,11 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainwright.config.schema import TrainingConfig
 from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.torch.models.gpt import Gpt
 from trainwright.frameworks.torch.models.text_transformer import TextTransformer
+from trainwright.frameworks.torch.optim.build import build_optimizer
 from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.outputs import as_float, first_output
 from trainwright.frameworks.torch.parallel.pipeline.links import Links
@@ -183,9 +185,8 @@ class Run:
         self.pipeline = Pipeline(self.module, stages, uses, links=links, name=case.schedule)
         self.pipeline.place(CPU)
         parameters = list(self.module.parameters())
-        self.optimizer = torch.optim.AdamW(
-            [one for one in parameters if one.requires_grad], 1e-2, foreach=False, fused=False
-        )
+        config = TrainingConfig.model_validate({"optimizer": {"type": "adamw"}, "weight_decay": 0.0})
+        self.optimizer = build_optimizer(config, self.module, CPU)
         update = Update(self.optimizer, parameters, precision, Clipping())
         settings = StepSettings(SEED, case.microbatch, case.ranks)
         world = Row(self.pipeline.index, self.pipeline.size)
