@@ -104,9 +104,7 @@ def _llama() -> nn.Module:
 def _gpt2() -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(
-        vocab_size=WORDS, n_positions=LENGTH, n_embd=16, n_layer=4, n_head=2, use_cache=False
-    )
+    config = GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=16, n_layer=4, n_head=2, use_cache=False)
     return GPT2LMHeadModel(config)
 
 
@@ -210,7 +208,9 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     """Return the hash of named tensors."""
     sha256 = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
-        sha256.update(name.encode() + tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        sha256.update(
+            name.encode() + tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        )
     return sha256.hexdigest()
 
 

@@ -46,19 +46,23 @@ class Links:
     def __init__(self, group: Any, *, separate: bool | None = None) -> None:
         self._group = group
         self.index, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self._ranks = dist.get_process_group_ranks(group)
         self._separate = dist.get_backend(group) != "gloo" if separate is None else separate
         self._groups: dict[Channel, Any] = {}
         self._sent: deque[tuple[Any, Tensor]] = deque()
 
     def open(self, channels: Sequence[Channel]) -> None:
-        """Connect the processes; a collective call, with the same channels in the same order."""
+        """Connect the processes; a collective call of all pipelines, with the same channels in each."""
         if not self._separate:
             return
-        ranks = dist.get_process_group_ranks(self._group)
-        for channel in channels:
-            if self.index in (channel.source, channel.target):
-                pair = sorted({ranks[channel.source], ranks[channel.target]})
-                self._groups[channel] = dist.new_group(pair, use_local_synchronization=True)
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, self._ranks)
+        for ranks in sorted(set(map(tuple, everyone))):
+            for channel in channels:
+                # All processes make each group: torch names groups by their number.
+                group = dist.new_group([ranks[channel.source], ranks[channel.target]])
+                if list(ranks) == self._ranks:
+                    self._groups[channel] = group
 
     def send(self, channel: Channel, tensor: Tensor) -> None:
         """Send a contiguous tensor, which must not change until it has arrived."""
@@ -92,23 +96,14 @@ class Links:
             while self._sent:
                 self._sent.popleft()[0].wait()
 
-    def gather(self, value: Any) -> list[Any]:
-        """Return the small values of all processes of the pipeline, by index."""
-        values: list[Any] = [None] * self.size
-        with _gone():
-            dist.all_gather_object(values, value, group=self._group)
-        return values
-
     def _where(self, channel: Channel, other: int) -> dict[str, Any]:
-        if not self._separate:
-            peer = dist.get_global_rank(self._group, other)
-            return {"group": self._group, "tag": channel.tag, _PEER[other == channel.target]: peer}
-        group = self._groups[channel]
-        peer = dist.get_process_group_ranks(self._group)[other]
-        return {"group": group, _PEER[other == channel.target]: peer}
+        peer = {_PEER[other == channel.target]: self._ranks[other]}
+        if self._separate:
+            return {"group": self._groups[channel], **peer}
+        return {"group": self._group, "tag": channel.tag, **peer}
 
 
-_PEER = {True: "dst", False: "src"}  # the argument of torch's that names the other process, if it receives
+_PEER = {True: "dst", False: "src"}  # torch's name for the other process, if that one receives
 
 
 class Arrival(NamedTuple):
