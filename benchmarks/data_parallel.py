@@ -78,7 +78,7 @@ def command(job: str, steps: int, width: int) -> list[str]:
     if job == "by hand":
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}"]
         return [sys.executable, *launcher, __file__, "--by-hand", str(steps), "--width", str(width)]
-    ranks = f"distributed.virtual_ranks={job.split()[1]}"
+    ranks = f"distributed.virtual.data={job.split()[1]}"
     return [sys.executable, "-m", "trainwright", "train", "config.yaml", ranks, "--quiet"]
 
 

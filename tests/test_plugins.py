@@ -257,7 +257,7 @@ def test_an_unknown_strategy_is_offered_none_that_cannot_be_used() -> None:
     with pytest.raises(ConfigError) as caught:
         load(config, ["distributed.strategy=dddp"], Catalog())
     (problem,) = caught.value.problems
-    assert problem.message == "unknown strategy 'dddp'; known: ddp; did you mean 'ddp'?"
+    assert problem.message == "unknown strategy 'dddp'; known: auto, ddp, fsdp, hsdp; did you mean 'ddp'?"
     with pytest.raises(ConfigError, match="no license found; repair or uninstall"):
         load(config, ["distributed.strategy=boom"], Catalog())
 

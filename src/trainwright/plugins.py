@@ -92,7 +92,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         ),
     },
     "strategy": {
+        "auto": BuiltIn("trainwright.frameworks.torch.parallel.automatic:Automatic"),
         "ddp": BuiltIn("trainwright.frameworks.torch.parallel.ddp:DataParallel"),
+        "fsdp": BuiltIn("trainwright.frameworks.torch.parallel.fsdp:FullySharded"),
+        "hsdp": BuiltIn("trainwright.frameworks.torch.parallel.fsdp:FullySharded"),
     },
     "dataset": {
         "csv": BuiltIn("trainwright.datasets.csv:CsvDataset", "tabular", ["csv"]),

@@ -36,14 +36,23 @@ def test_other_spellings_of_ddp(spelling: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "strategy", ["fsdp", "FSDP2", "fully_shard", "deepspeed_stage_2", "tensor_parallel", "pp"]
+    ("spelling", "ours"),
+    [("FSDP2", "fsdp"), ("fully_shard", "fsdp"), ("FULL_SHARD", "fsdp"), ("HYBRID_SHARD", "hsdp")],
 )
-def test_sharding_is_refused_with_the_reason(strategy: str) -> None:
+def test_spellings_of_sharding(spelling: str, ours: str) -> None:
+    resolved = loaded(strategy=spelling)
+    assert resolved.config.distributed.strategy == ours
+    assert f"{spelling} is read as {ours}" in resolved.notes[0]
+
+
+@pytest.mark.parametrize("strategy", ["deepspeed_stage_2", "tensor_parallel", "pp"])
+def test_other_ways_to_split_a_model_are_named(strategy: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load({**GOOD, "distributed": {"strategy": strategy}}, adapters=Catalog())
     (problem,) = caught.value.problems
     assert problem.path == "distributed.strategy"
-    assert f"{strategy} splits the model between processes" in problem.message
+    assert "write fsdp" in problem.message
+    assert "distributed.tensor or distributed.pipeline" in problem.message
 
 
 def test_a_strategy_of_a_model_of_one_process_has_no_effect() -> None:
@@ -60,7 +69,9 @@ def test_a_file_that_writes_down_the_default_strategy_is_not_warned_of(tmp_path:
 
 
 def test_an_unknown_strategy_is_named_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="unknown strategy 'dpp'; known: ddp; did you mean 'ddp'"):
+    with pytest.raises(
+        ConfigError, match="unknown strategy 'dpp'; known: auto, ddp, fsdp, hsdp; did you mean 'ddp'"
+    ):
         load({**GOOD, "distributed": {"strategy": "dpp"}}, adapters=Catalog())
 
 
@@ -71,8 +82,8 @@ def test_an_unknown_strategy_is_named_with_those_there_are() -> None:
 def test_a_range_begins_with_the_largest_divisor(
     nproc: str, ranks: str | int, resolved: int, first: int
 ) -> None:
-    distributed = loaded(nproc=nproc, virtual_ranks=ranks).config.distributed
-    assert (distributed.virtual_ranks, distributed.processes()) == (resolved, first)
+    distributed = loaded(nproc=nproc, virtual={"data": ranks}).config.distributed
+    assert (distributed.virtual.data, distributed.processes()) == (resolved, first)
 
 
 def test_a_range_goes_down_to_its_least_divisor() -> None:
@@ -85,9 +96,12 @@ def test_a_range_goes_down_to_its_least_divisor() -> None:
     ("settings", "message"),
     [
         ({"nproc": "4..1"}, "the range 4..1 is empty"),
-        ({"nproc": "3..3", "virtual_ranks": 8}, "3..3 does not divide the 8 virtual ranks of the batch"),
-        ({"nproc": "5..7", "virtual_ranks": 8}, "5..7 holds no divisor of the 8 virtual ranks of the batch"),
-        ({"nproc": "8..9", "virtual_ranks": 4}, "allowed: 1, 2, 4"),
+        ({"nproc": "3..3", "virtual": {"data": 8}}, "3..3 does not divide the 8 virtual ranks of the batch"),
+        (
+            {"nproc": "5..7", "virtual": {"data": 8}},
+            "5..7 holds no divisor of the 8 virtual ranks of the batch",
+        ),
+        ({"nproc": "8..9", "virtual": {"data": 4}}, "allowed: 1, 2, 4"),
         ({"nproc": "0..4"}, "expected auto or a whole number or a range such as 1..4, got '0..4'"),
         ({"nproc": "many"}, "a range such as 1..4"),
     ],
@@ -98,20 +112,33 @@ def test_a_range_that_cannot_be(settings: dict[str, Any], message: str) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("settings", [{"nproc": 3}, {"nproc": 3, "virtual_ranks": 4}, {"nproc": 0}])
-def test_a_wrong_number_of_processes_is_one_problem(settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"nproc": 3}, "3 does not divide the 2 virtual ranks of the batch; allowed: 1, 2"),
+        ({"nproc": 3, "virtual": {"data": 4}}, "allowed: 1, 2, 4"),
+        ({"nproc": 0}, "give 1 or more"),
+        ({"nproc": 6, "tensor": 2}, "6 processes are not tensor 2 x a divisor of virtual.data, which is 2"),
+        ({"nproc": 4, "pipeline": 2, "virtual": {"pipeline": 3}}, "allowed: 1, 3"),
+        ({"nproc": 2, "tensor": 2, "virtual": {"tensor": 1}}, "2 does not divide virtual.tensor, which is 1"),
+        ({"nproc": 2, "shard": 2}, "set distributed.strategy: hsdp"),
+        ({"nproc": 2, "strategy": "fsdp", "shard": 4}, "4 does not divide virtual.data, which is 2"),
+        ({"nproc": 2, "wrap": ["layers.*"]}, "set distributed.strategy: fsdp"),
+    ],
+)
+def test_a_wrong_mesh_is_one_problem(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         loaded(**settings)
     (problem,) = caught.value.problems
-    assert "is not a power of two" in problem.message
+    assert said in problem.message
 
 
 def test_the_virtual_ranks_of_several_nodes() -> None:
     nodes = {"nnodes": 2, "rdzv_endpoint": "first:29400"}
     distributed = loaded(nproc=2, **nodes).config.distributed
-    assert (distributed.virtual_ranks, distributed.processes()) == (4, 2)
+    assert (distributed.virtual.data, distributed.processes()) == (4, 2)
     with pytest.raises(ConfigError, match="2 on each of 2 nodes does not divide the 2 virtual ranks"):
-        loaded(nproc=2, virtual_ranks=2, **nodes)
+        loaded(nproc=2, virtual={"data": 2}, **nodes)
 
 
 @pytest.mark.parametrize(
@@ -132,4 +159,4 @@ def test_a_launcher_counts_the_processes_of_all_nodes(monkeypatch: pytest.Monkey
     for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1")):
         monkeypatch.setenv(name, value)
     distributed = loaded(nproc=2, nnodes=2).config.distributed
-    assert (distributed.nproc, distributed.nnodes, distributed.virtual_ranks) == (4, 1, 4)
+    assert (distributed.nproc, distributed.nnodes, distributed.virtual.data) == (4, 1, 4)

@@ -72,7 +72,7 @@ MEANINGS = {
         {"trainer": {"accelerator": "gpu", "devices": 1, "check_val_every_n_epoch": 2}},
         {"training.device": "cuda", "evaluation.every_n_epochs": 2, "distributed.nproc": 1},
     ),
-    "devices": ({"devices": 2, "distributed": {"virtual_ranks": 2}}, {"distributed.nproc": 2}),
+    "devices": ({"devices": 2, "distributed": {"virtual": {"data": 2}}}, {"distributed.nproc": 2}),
     "class_weight": ({"training": {"class_weight": "balanced"}}, {"training.class_weights": "balanced"}),
     "use_cuda": ({"training": {"use_cuda": False}}, {"training.device": "cpu"}),
     "warmup ratio": (

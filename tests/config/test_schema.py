@@ -98,6 +98,10 @@ def test_the_place_of_a_run_is_how_it_reads_device_threads_and_processes():
         "distributed.rdzv_id",
         "distributed.rdzv_timeout",
         "distributed.strategy",
+        "distributed.shard",
+        "distributed.tensor",
+        "distributed.pipeline",
+        "distributed.wrap",
         "distributed.max_restarts",
         "distributed.backend",
     )

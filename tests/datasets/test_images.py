@@ -387,7 +387,7 @@ def test_predictions_of_folders_paths_bytes_and_arrays_are_those_of_the_evaluati
 @pytest.mark.soak
 @pytest.mark.parametrize("other", [{"data.workers": 2}, {"data.cache": "memory"}, {"distributed.nproc": 2}])
 def test_how_images_are_read_changes_no_bit(other: dict[str, Any], pictures: Path, tmp_path: Path) -> None:
-    given = {**settings(pictures), "distributed.virtual_ranks": 2, "training.microbatch_size": 2}
+    given = {**settings(pictures), "distributed.virtual.data": 2, "training.microbatch_size": 2}
     given["data"]["transforms"].append("mixup")
     whole, resumed = whole_and_resumed(tmp_path / "one", given)
     assert_same(resumed, whole)

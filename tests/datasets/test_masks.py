@@ -306,7 +306,7 @@ def test_virtual_ranks_give_the_loss_of_the_batch(pictures: Path, tmp_path: Path
     for ranks, size in ((1, 4), (2, 1)):
         given["training.microbatch_size"] = size
         run = trainwright.train(
-            {**_nested(given), "distributed": {"virtual_ranks": ranks}}, runs_dir=tmp_path / str(ranks)
+            {**_nested(given), "distributed": {"virtual": {"data": ranks}}}, runs_dir=tmp_path / str(ranks)
         )
         weights.append([one.detach().numpy() for one in trainwright.load(run).native.parameters()])
     for one, other in zip(*weights, strict=True):
@@ -329,7 +329,7 @@ def _nested(given: dict[str, Any]) -> dict[str, Any]:
     "other", [{"data.workers": 2}, {"data.cache": "memory"}, {"distributed.nproc": 2}], ids=str
 )
 def test_how_masks_are_read_changes_no_bit(other: dict[str, Any], pictures: Path, tmp_path: Path) -> None:
-    given = {**run_settings(pictures), "distributed.virtual_ranks": 2, "training.microbatch_size": 1}
+    given = {**run_settings(pictures), "distributed.virtual.data": 2, "training.microbatch_size": 1}
     whole, resumed = whole_and_resumed(tmp_path / "one", given, at=7)
     assert_same(resumed, whole)
     again = trainwright.train(SMALL, {**given, **other}, runs_dir=tmp_path / "two")

@@ -164,7 +164,7 @@ SETTINGS = {
 def test_a_run_ends_with_the_same_bits_and_predicts_raw_rows(tmp_path: Path) -> None:
     frame().to_csv(tmp_path / "reviews.csv", index=False)
     own = {"data.path": str(tmp_path / "reviews.csv"), "data.tokenizer": "bpe", "data.vocab_size": 270}
-    own |= {"data.split.val": 0.3, "data.weight": "weight", "distributed.virtual_ranks": 2}
+    own |= {"data.split.val": 0.3, "data.weight": "weight", "distributed.virtual.data": 2}
     whole, resumed = whole_and_resumed(tmp_path / "runs", {**SETTINGS, **own})
     assert_same(resumed, whole)
     model, rows = trainwright.load(whole), frame()
@@ -239,7 +239,7 @@ def test_texts_in_folders_are_those_of_a_table(
 @pytest.mark.soak
 def test_two_processes_give_the_same_bits(tmp_path: Path) -> None:
     frame().to_csv(tmp_path / "reviews.csv", index=False)
-    own = {**SETTINGS, "data.path": str(tmp_path / "reviews.csv"), "distributed.virtual_ranks": 2}
+    own = {**SETTINGS, "data.path": str(tmp_path / "reviews.csv"), "distributed.virtual.data": 2}
     own |= {"data.tokenizer": "bpe", "data.vocab_size": 270}
     own |= {"model": {"type": "text_transformer", "hidden_size": 12, "num_heads": 2}}
     alone = trainwright.train(SMALL, own, runs_dir=tmp_path / "alone")

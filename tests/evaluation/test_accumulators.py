@@ -470,7 +470,7 @@ def test_an_object_in_ones_own_module_is_evaluated_in_another_process(adding: Pa
 def test_two_processes_count_the_same(adding: Path) -> None:
     np.savez("masks.npz", **masks())
     overrides = {"evaluation.metrics": ["adding:Pixels", "adding:jaccard_index"], "training.max_steps": 4}
-    shared = {**overrides, "distributed.virtual_ranks": 2}
+    shared = {**overrides, "distributed.virtual.data": 2}
     alone = trainwright.train(SEGMENTATION, shared, runs_dir="alone")
     both = trainwright.train(SEGMENTATION, {**shared, "distributed.nproc": 2}, runs_dir="both")
     assert both.digest == alone.digest

@@ -41,7 +41,8 @@ class Operation(NamedTuple):
 
     kind: str
     tensor: Tensor
-    peer: int
+    group: None
+    group_peer: int
 
 
 class Arrival(NamedTuple):
@@ -75,10 +76,12 @@ class Collectives:
         """Send; what is received arrives when it is waited for."""
         rank = self._rank.value
         self.calls += rank == 0
-        self._slots[rank] = {one.peer: one.tensor for one in operations if one.kind == Collectives.isend}
+        self._slots[rank] = {
+            one.group_peer: one.tensor for one in operations if one.kind == Collectives.isend
+        }
         self.barrier.wait()
         receives = [one for one in operations if one.kind == Collectives.irecv]
-        sent = [self._slots[one.peer][rank].clone() for one in receives]
+        sent = [self._slots[one.group_peer][rank].clone() for one in receives]
         self.barrier.wait()
         return [Arrival(one.tensor, source) for one, source in zip(receives, sent, strict=True)]
 
@@ -450,7 +453,7 @@ def test_a_tensor_of_each_process_is_gathered(monkeypatch: pytest.MonkeyPatch) -
     def gather(rows: Tensor, mine: Tensor) -> None:
         rows.copy_(torch.cat([other.view(torch.uint8).view(-1), mine]))
 
-    monkeypatch.setattr(module, "_all_gather", gather)
+    monkeypatch.setattr(module, "all_gather", gather)
     rows = gather_tensor(value, Member(1, 2))
     assert [row.tolist() for row in rows] == [other.tolist(), value.tolist()]
     assert torch.signbit(rows[1][0, 1])
@@ -458,7 +461,7 @@ def test_a_tensor_of_each_process_is_gathered(monkeypatch: pytest.MonkeyPatch) -
     def gone(*_: Tensor) -> None:
         raise RuntimeError("Connection closed by peer")
 
-    monkeypatch.setattr(module, "_all_gather", gone)
+    monkeypatch.setattr(module, "all_gather", gone)
     with pytest.raises(WorldError, match="another process is gone"):
         gather_tensor(value, Member(0, 2))
 

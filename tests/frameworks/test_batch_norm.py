@@ -142,7 +142,7 @@ def test_one_that_fails_or_normalizes_less_often_ends_all(broken: int) -> None:
 
 def test_a_run_of_virtual_ranks_is_close_to_one_of_whole_batches(tmp_path: Path) -> None:
     runs = [
-        trainwright.train(SMALL, {"distributed.virtual_ranks": ranks}, runs_dir=tmp_path) for ranks in (1, 4)
+        trainwright.train(SMALL, {"distributed.virtual.data": ranks}, runs_dir=tmp_path) for ranks in (1, 4)
     ]
     assert runs[0].digest != runs[1].digest
     states = [trainwright.load(run).native.state_dict() for run in runs]
@@ -169,7 +169,7 @@ def test_what_cannot_be_divided_is_refused(
     layer: type[nn.Module], overrides: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     model = nn.Sequential(nn.Linear(4, 8), layer(8), nn.Linear(8, 3))
-    settings = {"distributed.virtual_ranks": 4, "model": {}, **overrides}
+    settings = {"distributed.virtual.data": 4, "model": {}, **overrides}
     with pytest.raises(ModelError, match=message):
         trainwright.train(SMALL, settings, runs_dir=tmp_path, model=model)
 
@@ -213,7 +213,7 @@ def test_what_the_virtual_ranks_would_mix_up_is_refused(
 ) -> None:
     with pytest.raises(ModelError, match=message):
         trainwright.train(
-            SMALL, {"distributed.virtual_ranks": 2, "model": {}}, runs_dir=tmp_path, model=make()
+            SMALL, {"distributed.virtual.data": 2, "model": {}}, runs_dir=tmp_path, model=make()
         )
 
 
@@ -235,6 +235,6 @@ def test_the_threads_of_virtual_ranks_compute_in_as_many_threads() -> None:
 
 
 def test_hooks_on_gradients_are_refused(tmp_path: Path) -> None:
-    overrides = {"distributed.virtual_ranks": 2, "model": {"type": "faulty_models:Hooked"}}
+    overrides = {"distributed.virtual.data": 2, "model": {"type": "faulty_models:Hooked"}}
     with pytest.raises(ModelError, match=r"hooks, as on the gradient of 1\.weight, would not be called"):
         trainwright.train(SMALL, overrides, runs_dir=tmp_path)

@@ -25,7 +25,7 @@ OVERRIDES: dict[str, Any] = {
 }
 MODELS: dict[str, dict[str, Any]] = {
     "torch": {},
-    "virtual ranks": {"distributed.virtual_ranks": 4},
+    "virtual ranks": {"distributed.virtual.data": 4},
     "sklearn": {"model": {"type": "sklearn_mlp"}},
     "keras": {"model": {"type": "keras_mlp", "params": {"hidden": [8]}}},
 }

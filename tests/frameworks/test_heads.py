@@ -166,7 +166,7 @@ def test_microbatches_and_virtual_ranks_change_only_rounding() -> None:
     assert first(microbatch_size=3) == pytest.approx(whole, rel=1e-4)
     parted = CONFIG | {
         "training": CONFIG["training"] | {"heads": OTHERS},
-        "distributed": {"virtual_ranks": 2},
+        "distributed": {"virtual": {"data": 2}},
     }
     run = trainwright.train(parted, data=given())
     assert list(losses(read(run.path / "journal")).values()) == pytest.approx(whole, rel=1e-4)

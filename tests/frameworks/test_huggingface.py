@@ -218,7 +218,7 @@ def heavy(folder: Path) -> dict[str, Any]:
         "training.freeze": [{"match": "*.layers.0.*lora_A*", "until_step": 12}],
         "training.parameter_groups": [{"match": "*lora_B*", "lr_ratio": 4.0}],
         "training.layer_decay": 0.9,
-        "distributed.virtual_ranks": 2,
+        "distributed.virtual.data": 2,
     }
 
 
@@ -309,7 +309,7 @@ class TestHuggingface(FrameworkSuite):
                 "threads": 1,
             },
             "evaluation": {"every_n_steps": 3},
-            "distributed": {"virtual_ranks": 2},
+            "distributed": {"virtual": {"data": 2}},
         }
 
 

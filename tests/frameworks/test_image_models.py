@@ -152,7 +152,7 @@ def test_a_resnet_ends_with_the_same_bits_in_virtual_ranks(tmp_path: Path) -> No
         "training.max_steps": 16,
         "training.batch_size": 12,
         "training.drop_last": True,
-        "distributed.virtual_ranks": 2,
+        "distributed.virtual.data": 2,
     }
     whole, resumed = whole_and_resumed(tmp_path / "runs", settings)
     assert_same(resumed, whole)

@@ -67,7 +67,7 @@ def loss_and_gradient(
 ) -> tuple[float, Tensor]:
     """Return the loss of the first step, and the gradient that its update gets, flat."""
     training = {**config["training"], "microbatch_size": cut[0]}
-    whole = {**config, "training": training, "distributed": {"virtual_ranks": cut[1]}}
+    whole = {**config, "training": training, "distributed": {"virtual": {"data": cut[1]}}}
     learner = build(load(whole, adapters=Catalog()).config, 1, Objects()).learner
     assert isinstance(learner, TorchLearner)
     gradients: list[Tensor] = []

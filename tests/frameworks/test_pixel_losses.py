@@ -44,7 +44,7 @@ def learner(training: dict[str, Any], ranks: int = 1) -> TorchLearner:
         "model": {"type": "unet", "params": MODEL},
         "training": {"device": "cpu", "optimizer": {"type": "sgd"}, "max_steps": 1, "batch_size": 8}
         | training,
-        "distributed": {"virtual_ranks": ranks},
+        "distributed": {"virtual": {"data": ranks}},
     }
     config = load(whole, adapters=Catalog()).config
     order = SampleOrder(ROWS, 8, SEED)

@@ -48,7 +48,7 @@ def config(**data: Any) -> dict[str, Any]:
         **SMALL,
         "data": {"type": "test_rank_samples:Logged", **data},
         "training": training,
-        "distributed": {"virtual_ranks": 2},
+        "distributed": {"virtual": {"data": 2}},
         "evaluation": {"every_n_steps": 4},
     }
 

@@ -41,7 +41,7 @@ HARD: dict[str, Any] = {
     "evaluation": {"every_n_steps": 7, "batch_size": 16},
     "checkpoint": {"every_n_steps": 10, "every_n_minutes": None},
     "logging": {"every_n_steps": 4},
-    "distributed": {"virtual_ranks": 4},
+    "distributed": {"virtual": {"data": 4}},
 }
 OTHERS = {
     "bf16": {"training.precision": "bf16"},
@@ -356,7 +356,7 @@ def test_wrong_input_ends_at_once(tmp_path: Path) -> None:
     [
         ({"nproc": 3}, "3 is not a power of two"),
         (
-            {"nproc": 4, "virtual_ranks": 2},
+            {"nproc": 4, "virtual": {"data": 2}},
             "4 does not divide the 2 virtual ranks of the batch; allowed: 1, 2",
         ),
     ],

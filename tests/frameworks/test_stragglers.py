@@ -18,7 +18,7 @@ CONFIG: dict[str, Any] = {
     "training": {"max_steps": 24, "batch_size": 32, "threads": 1},
     "evaluation": {"every_n_steps": 24, "batch_size": 256},
     "checkpoint": {"every_n_minutes": "auto", "every_n_steps": 8},
-    "distributed": {"virtual_ranks": 2},
+    "distributed": {"virtual": {"data": 2}},
 }
 
 

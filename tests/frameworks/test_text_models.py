@@ -124,7 +124,7 @@ def stepped(
         "data": {"type": "text_table", "path": "x.csv"},
         "model": {"type": name, "params": params},
         "training": {**training, "batch_size": batch, "microbatch_size": microbatch},
-        "distributed": {"virtual_ranks": ranks},
+        "distributed": {"virtual": {"data": ranks}},
     }
     config = load(whole, adapters=Catalog()).config
     order = SampleOrder(ROWS, batch, SEED)

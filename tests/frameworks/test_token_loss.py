@@ -66,7 +66,7 @@ def step(split: Split, training: Mapping[str, Any], ranks: int = 1) -> tuple[flo
         "data": {"type": "text", "path": "x.txt"},
         "model": {"type": "gpt", "params": {"hidden_size": 16, "num_layers": 1, "num_heads": 2}},
         "training": {"device": "cpu", "optimizer": {"type": "sgd"}, "max_steps": 1, **training},
-        "distributed": {"virtual_ranks": ranks},
+        "distributed": {"virtual": {"data": ranks}},
     }
     config = load(whole, adapters=Catalog()).config
     order = SampleOrder(ROWS, config.training.batch_size, SEED)

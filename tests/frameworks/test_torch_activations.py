@@ -68,7 +68,7 @@ def test_the_bits_are_those_without() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_learner_comes_to_the_bits_of_one_without(ranks: int) -> None:
-    given = {"model.params.dropout": 0.3, "distributed.virtual_ranks": ranks, "training.microbatch_size": 5}
+    given = {"model.params.dropout": 0.3, "distributed.virtual.data": ranks, "training.microbatch_size": 5}
     plain, again = parts_of(given), parts_of(given | {"training.activation_checkpointing": "layers"})
     for parts in (plain, again):
         train(parts)
@@ -76,7 +76,7 @@ def test_a_learner_comes_to_the_bits_of_one_without(ranks: int) -> None:
 
 
 def test_synchronized_batch_normalization_is_refused() -> None:
-    given: dict[str, Any] = {"model.params.normalization": "batch", "distributed.virtual_ranks": 2}
+    given: dict[str, Any] = {"model.params.normalization": "batch", "distributed.virtual.data": 2}
     with pytest.raises(ModelError, match=r"layers\.2 has batch normalization"):
         parts_of(given | {"training.activation_checkpointing": "layers.*", "training.drop_last": True})
 
@@ -84,7 +84,7 @@ def test_synchronized_batch_normalization_is_refused() -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_compiled_step_is_that_of_the_module(ranks: int, tmp_path: Path) -> None:
-    given = {"distributed.virtual_ranks": ranks, "training.freeze": [{"match": "layers.1", "until_step": 3}]}
+    given = {"distributed.virtual.data": ranks, "training.freeze": [{"match": "layers.1", "until_step": 3}]}
     plain, compiled = parts_of(given), parts_of(given | {"training.compile": True})
     for parts in (plain, compiled):
         train(parts)

@@ -198,7 +198,7 @@ def test_short_forms() -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_what_is_frozen_gets_no_update_no_decay_and_no_state(ranks: int) -> None:
     freeze = [{"match": "layers.1", "until_step": 3}, {"match": "*.4.weight"}]
-    parts = parts_of({"training.freeze": freeze, "distributed.virtual_ranks": ranks})
+    parts = parts_of({"training.freeze": freeze, "distributed.virtual.data": ranks})
     model = copy.deepcopy(module_of(parts))
     names = dict(model.named_parameters())
     groups = [{"params": [one], **bare(name, one)} for name, one in names.items()]
@@ -290,7 +290,7 @@ def test_many_features_at_once_resume_to_the_same_bits(tmp_path: Path) -> None:
         "training.microbatch_size": 3,
         "training.activation_checkpointing": "layers",
         "training.optimizer": "muon",
-        "distributed.virtual_ranks": 2,
+        "distributed.virtual.data": 2,
     }
     whole, resumed = whole_and_resumed(tmp_path, {**NET, **overrides})
     assert_same(resumed, whole)

@@ -400,7 +400,7 @@ def config(task: Task) -> dict[str, Any]:
         "training": training,
         "evaluation": evaluation,
         "logging": {"every_n_steps": task.log_every},
-        "distributed": {"virtual_ranks": task.ranks},
+        "distributed": {"virtual": {"data": task.ranks}},
         "checkpoint": {"metric": "val_loss", "every_n_steps": 5},
     }
 

@@ -51,19 +51,12 @@ def step_of(model: nn.Module, settings: StepSettings, **parts: Any) -> TorchStep
     return TorchStep(lambda batch: model(batch["features"]), squares, update, FP32, settings, **parts)
 
 
-@pytest.mark.parametrize("is_sent", [False, True])
-def test_virtual_ranks_in_lockstep_are_one_batch(
-    is_sent: bool, collectives: Callable[[int], Collectives]
-) -> None:
-    """Also where an all-reduce with other processes, of which there is none, adds the last one."""
+def test_virtual_ranks_in_lockstep_are_one_batch() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).double()
     whole = copy.deepcopy(model)
     norms = BatchNorms(model, {"1": model[1]}, Lockstep([torch.default_generator], ALONE, 4))
-    strategy = DataParallel(Member(0, 1)) if is_sent else None
-    step = step_of(model, StepSettings(5, 16, 4), batch_norms=norms, strategy=strategy)
-    if is_sent:
-        collectives(1).connect(all_reduce_in(step), 0)
+    step = step_of(model, StepSettings(5, 16, 4), batch_norms=norms)
     optimizer, batches = torch.optim.SGD(whole.parameters(), 0.5), Doubles()
     for number in (0, 1, 3):
         step(number, 0.5, batches, batches)  # type: ignore[arg-type]

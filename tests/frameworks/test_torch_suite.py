@@ -115,7 +115,7 @@ class TestTorchOptimization(FrameworkSuite):
                 **{key: value for name in COMBINED for key, value in FEATURES[name].items()},
             },
             "evaluation": {"every_n_steps": 3},
-            "distributed": {"virtual_ranks": 2},
+            "distributed": {"virtual": {"data": 2}},
         }
 
 
@@ -144,7 +144,7 @@ PAIRS = [
 def test_two_features_resume_to_the_same_bits(pair: tuple[str, str], tmp_path: Path) -> None:
     given = {f"training.{key}": value for name in pair for key, value in FEATURES[name].items()}
     model = {"model.params": {"hidden": [16, 8], "dropout": 0.2, "normalization": "layer"}}
-    ranks = {"distributed.virtual_ranks": 2, "training.microbatch_size": 3}
+    ranks = {"distributed.virtual.data": 2, "training.microbatch_size": 3}
     whole, resumed = whole_and_resumed(tmp_path, {**model, **ranks, **given})
     assert_same(resumed, whole)
     assert whole.result["determinism"]["tier"] == "bitwise"

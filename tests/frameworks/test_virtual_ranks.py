@@ -106,8 +106,8 @@ def test_sparse_gradients_are_added_to_dense_ones(sparse: set[int]) -> None:
 
 def test_one_virtual_rank_is_none(tmp_path: Path) -> None:
     plain = trainwright.train(SMALL, runs_dir=tmp_path)
-    again = trainwright.train(SMALL, {"distributed.virtual_ranks": 1}, runs_dir=tmp_path)
-    parts = trainwright.train(SMALL, {"distributed.virtual_ranks": 4}, runs_dir=tmp_path)
+    again = trainwright.train(SMALL, {"distributed.virtual.data": 1}, runs_dir=tmp_path)
+    parts = trainwright.train(SMALL, {"distributed.virtual.data": 4}, runs_dir=tmp_path)
     assert (plain.digest, plain.manifest["computation_hash"]) == (
         again.digest,
         again.manifest["computation_hash"],
@@ -119,11 +119,11 @@ def test_one_virtual_rank_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "error", "message"),
     [
-        ({"distributed.virtual_ranks": 3}, ConfigError, "3 is not a power of two"),
-        ({"distributed.virtual_ranks": 0}, ConfigError, "0 is not a power of two"),
-        ({"distributed.virtual_ranks": 32}, ConfigError, "32 is more than the batch_size of 16"),
+        ({"distributed.virtual.data": 3}, ConfigError, "3 is not a power of two"),
+        ({"distributed.virtual.data": 0}, ConfigError, "0 is not a power of two"),
+        ({"distributed.virtual.data": 32}, ConfigError, "32 is more than the batch_size of 16"),
         (
-            {"distributed.virtual_ranks": 2, "model": "logistic_regression"},
+            {"distributed.virtual.data": 2, "model": "logistic_regression"},
             ModelError,
             "sklearn computes a step as a whole",
         ),
@@ -158,5 +158,5 @@ class Averaging(torch.nn.Module):
 def test_a_buffer_that_each_process_would_change_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="training changes the buffer mean"):
         trainwright.train(
-            SMALL, {"distributed.virtual_ranks": 2, "model": {}}, runs_dir=tmp_path, model=Averaging()
+            SMALL, {"distributed.virtual.data": 2, "model": {}}, runs_dir=tmp_path, model=Averaging()
         )

@@ -141,7 +141,7 @@ FEATURES: dict[str, dict[str, Any]] = {
         "training.parameter_groups": [{"match": "layers.1.*", "lr_ratio": 0.5}],
     },
     "own optimizer": {"training.optimizer": {"type": "torch.optim:ASGD"}},
-    "virtual ranks": {"distributed.virtual_ranks": 4, "training.microbatch_size": 3},
+    "virtual ranks": {"distributed.virtual.data": 4, "training.microbatch_size": 3},
     "checkpointing": {"training.activation_checkpointing": ["layers"]},
     "frozen": {"training.freeze": [{"match": "layers.1.*", "until_step": 12}]},
     "weights": {"training.class_weights": "balanced"},
@@ -272,7 +272,7 @@ def test_reproduce_answers_identical_in_another_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("backend", ["gloo", "auto"])
 def test_processes_that_share_a_gpu_give_the_bits_of_one(backend: str, tmp_path: Path) -> None:
     """NCCL has one process for each GPU; over gloo, they share one."""
-    (tmp_path / "config.yaml").write_text(DIGITS + "distributed: {virtual_ranks: 2}\n")
+    (tmp_path / "config.yaml").write_text(DIGITS + "distributed: {virtual: {data: 2}}\n")
     one = command("train", "config.yaml", "--runs-dir", "one", folder=tmp_path)
     assert one.returncode == 0, one.stderr
     nproc = "2" if backend == "gloo" else "1"

@@ -230,12 +230,12 @@ def test_a_reused_run_gives_its_weights(tmp_path: Path) -> None:
 
 def test_two_processes(tmp_path: Path) -> None:
     module = net()
-    settings = {"distributed.nproc": 2, "distributed.virtual_ranks": 2}
+    settings = {"distributed.nproc": 2, "distributed.virtual.data": 2}
     run = trainwright.train(PLAIN, settings, runs_dir=tmp_path, model=module)
     assert_equal(weights_of(module), stored(run, net()))
     alone = net()
     assert (
-        trainwright.train(PLAIN, {"distributed.virtual_ranks": 2}, runs_dir=tmp_path, model=alone).digest
+        trainwright.train(PLAIN, {"distributed.virtual.data": 2}, runs_dir=tmp_path, model=alone).digest
         == run.digest
     )
     assert_equal(weights_of(module), weights_of(alone))

@@ -411,7 +411,7 @@ def test_processes_of_a_foreign_run_import_nothing_from_the_folder_that_it_names
     started = here.parent / "theirs"
     started.mkdir()
     monkeypatch.chdir(started)
-    made = trainwright.train(SMALL, {"training.max_steps": 2, "distributed.virtual_ranks": 2})
+    made = trainwright.train(SMALL, {"training.max_steps": 2, "distributed.virtual.data": 2})
     edit(made.path / "created.json", signature=None)
     edit(made.path / "manifest.json", placement={"distributed.nproc": 2})
     for name in ("trainwright", "torch"):

@@ -205,8 +205,8 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     [
         {},
         {"training": {"microbatch_size": 7}},
-        {"distributed": {"virtual_ranks": 4}},
-        {"distributed": {"virtual_ranks": 2}, "training": {"microbatch_size": 5}},
+        {"distributed": {"virtual": {"data": 4}}},
+        {"distributed": {"virtual": {"data": 2}}, "training": {"microbatch_size": 5}},
         {"training": {"loss": "weighted_models:by_sample"}},
     ],
 )

@@ -165,6 +165,6 @@ def test_a_trial_of_two_processes_has_the_bits_of_a_run_of_two(tmp_path: Path) -
     run = study.best_run
     assert run is not None
     assert RunDir(run.path).attempts()[0].processes == 2
-    own = {"distributed.virtual_ranks": 2, "training.threads": 1, "training.learning_rate": 0.02}
+    own = {"distributed.virtual.data": 2, "training.threads": 1, "training.learning_rate": 0.02}
     alone = trainwright.train(SMALL | {"training": UNTHREADED}, own, runs_dir=tmp_path)
     assert alone.digest == run.digest

@@ -128,7 +128,7 @@ SETTINGS = {
 
 
 def test_a_run_on_arrays_ends_with_the_same_bits(tmp_path: Path) -> None:
-    own = {**SETTINGS, "distributed.virtual_ranks": 2}
+    own = {**SETTINGS, "distributed.virtual.data": 2}
     whole, resumed = whole_and_resumed(tmp_path, own, data=rows())
     assert_same(resumed, whole)
     model, given = trainwright.load(whole), rows()

@@ -6,6 +6,7 @@ others.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import PurePath
@@ -72,8 +73,8 @@ def fill_defaults(root: Node, stem: str, *, length: bool, objects: bool) -> None
 
 
 def _fill_processes(root: Node) -> None:
-    """Fill in the number of processes, and that of virtual ranks, where they are left to us."""
-    nproc, ranks = find(root, "distributed.nproc"), find(root, "distributed.virtual_ranks")
+    """Fill in the number of processes, and the virtual mesh, where they are left to us."""
+    nproc = find(root, "distributed.nproc")
     launched, enabled = ranks_of_environment(), find_value(root, "distributed.enabled")
     is_auto = enabled is not None and enabled.value is True if nproc is None else nproc.value == "auto"
     if launched is not None:
@@ -83,10 +84,22 @@ def _fill_processes(root: Node) -> None:
     elif is_auto:
         nproc = Node(gpus(), DEFAULT if nproc is None else nproc.source)
         put(root, "distributed.nproc", nproc)
-    if ranks is None or ranks.value == "auto":
-        most, nnodes = _processes(nproc) or (1, 1), _number(root, "distributed.nnodes") or 1
-        value = power_of_two(max(1, int(most[1] * nnodes)))
-        put(root, "distributed.virtual_ranks", Node(value, DEFAULT if ranks is None else ranks.source))
+    virtual = find(root, "distributed.virtual")
+    source = DEFAULT if virtual is None else virtual.source
+    if virtual is not None and virtual.value == "auto":
+        virtual.value = {}
+    most, nnodes = _processes(nproc) or (1, 1), _number(root, "distributed.nnodes") or 1
+    model = _model_axes(root)
+    samples = max(1, int(most[1] * nnodes) // math.prod(model.values()))
+    for axis, size in {"data": power_of_two(samples), **model}.items():
+        given = find(root, f"distributed.virtual.{axis}")
+        if given is None or given.value == "auto":
+            put(root, f"distributed.virtual.{axis}", Node(size, source if given is None else given.source))
+
+
+def _model_axes(root: Node) -> dict[str, int]:
+    """Return the sizes of the mesh along the axes that divide the model; 1 for a wrong one."""
+    return {axis: max(1, int(_number(root, f"distributed.{axis}") or 1)) for axis in ("tensor", "pipeline")}
 
 
 def _processes(nproc: Node | None) -> tuple[int, int] | None:
@@ -176,16 +189,59 @@ def _check_virtual_ranks(root: Node, path: str, node: Node, problems: Problems) 
 
 
 def _check_processes(root: Node, path: str, node: Node, problems: Problems) -> None:
-    ranks = _number(root, "distributed.virtual_ranks")
-    if isinstance(node.value, int) and node.value & (node.value - 1):
-        return  # no power of two, which validation reports
+    ranks, model = _number(root, "distributed.virtual.data"), math.prod(_model_axes(root).values())
     nproc, nnodes = _processes(node), int(_number(root, "distributed.nnodes") or 1)
-    if nproc and ranks and not _has_divisor(int(ranks), *(n * nnodes for n in nproc)):
-        allowed = ", ".join(str(2**power) for power in range(int(ranks).bit_length()) if 2**power <= ranks)
-        given = f"{node.value} on each of {nnodes} nodes" if nnodes > 1 else node.value
-        what = "does not divide" if nproc[0] == nproc[1] else "holds no divisor of"
-        message = f"{given} {what} the {ranks} virtual ranks of the batch; allowed: {allowed}"
-        problems.report(message, path, node.source)
+    shard = int(_number(root, "distributed.shard") or 1)
+    if not nproc or not ranks or nproc[0] > nproc[1] or ranks % shard:
+        return  # which is reported elsewhere
+    if nnodes * nproc[1] == 1:
+        return  # a single process has no axes
+    allowed = [
+        count // nnodes
+        for power in range(int(ranks).bit_length())
+        if (count := model * 2**power) % nnodes == 0 and 2**power % shard == 0
+    ]
+    if any(nproc[0] <= count <= nproc[1] for count in allowed):
+        return
+    given = f"{node.value} on each of {nnodes} nodes" if nnodes > 1 else node.value
+    what = "does not divide" if nproc[0] == nproc[1] else "holds no divisor of"
+    message = f"{given} {what} the {ranks} virtual ranks of the batch"
+    if model > 1:
+        sizes = " x ".join(f"{axis} {size}" for axis, size in _model_axes(root).items() if size > 1)
+        message = f"{given} processes are not {sizes} x a divisor of virtual.data, which is {ranks}"
+    elif shard > 1:
+        message = f"{given} does not lie between shard ({shard}) and the {ranks} virtual ranks of the batch"
+    numbers = ", ".join(map(str, allowed))
+    problems.report(f"{message}; allowed: {numbers}", path, node.source)
+
+
+def _check_axis(root: Node, path: str, node: Node, problems: Problems) -> None:
+    """Check that the size of an axis of the processes divides that of the virtual mesh."""
+    axis = path.rpartition(".")[2]
+    whole = f"distributed.virtual.{'data' if axis == 'shard' else axis}"
+    size, virtual = _number(root, path), _number(root, whole)
+    if not size or not virtual or size < 1 or virtual % size == 0:
+        return
+    allowed = ", ".join(str(one) for one in range(1, int(virtual) + 1) if virtual % one == 0)
+    message = f"{size} does not divide {whole.removeprefix('distributed.')}, which is {virtual}; "
+    problems.report(message + f"allowed: {allowed}", path, node.source)
+
+
+def _check_shard(root: Node, path: str, node: Node, problems: Problems) -> None:
+    strategy, size = find_value(root, "distributed.strategy"), _number(root, path)
+    name = "ddp" if strategy is None else strategy.value
+    if name == "ddp" and size is not None and size > 1:
+        message = "is of strategies that share parameters out; set distributed.strategy: hsdp, or fsdp"
+        problems.report(message, path, node.key_source)
+        return
+    _check_axis(root, path, node, problems)
+
+
+def _check_wrap(root: Node, path: str, node: Node, problems: Problems) -> None:
+    strategy = find_value(root, "distributed.strategy")
+    if node.value and (strategy is None or strategy.value == "ddp"):
+        message = "is of strategies that gather modules; set distributed.strategy: fsdp, or hsdp"
+        problems.report(message, path, node.key_source)
 
 
 def _check_nodes(root: Node, path: str, node: Node, problems: Problems) -> None:
@@ -198,11 +254,6 @@ def _check_nodes(root: Node, path: str, node: Node, problems: Problems) -> None:
     if nproc is not None and ".." in str(nproc.value):
         message = f"the range {nproc.value} is for one node; with several, give the number for each of them"
         problems.report(message, "distributed.nproc", nproc.source)
-
-
-def _has_divisor(ranks: int, least: int, greatest: int) -> bool:
-    """Return whether a number divides the virtual ranks, which are a power of two; true of an empty range."""
-    return least > greatest or (ranks > 0 and power_of_two(min(ranks, greatest)) >= least)
 
 
 def _check_warmup(root: Node, path: str, node: Node, problems: Problems) -> None:
@@ -338,9 +389,13 @@ def _check_import_path(root: Node, path: str, node: Node, problems: Problems) ->
 _CHECKS: tuple[tuple[str, Callable[[Node, str, Node, Problems], None]], ...] = (
     ("training.max_steps", _check_length),
     ("training.microbatch_size", _check_microbatch),
-    ("distributed.virtual_ranks", _check_virtual_ranks),
+    ("distributed.virtual.data", _check_virtual_ranks),
     ("distributed.nproc", _check_processes),
     ("distributed.nnodes", _check_nodes),
+    ("distributed.shard", _check_shard),
+    ("distributed.tensor", _check_axis),
+    ("distributed.pipeline", _check_axis),
+    ("distributed.wrap", _check_wrap),
     ("training.scheduler.warmup_steps", _check_warmup),
     ("training.max_grad_value", _check_clipping),
     ("training.activation_checkpointing", _check_compiling),

@@ -23,6 +23,8 @@ from trainwright.config.words import literal
 # users write them.
 DDP = ("ddp", "ddpspawn", "ddpnotebook", "ddpfork", "distributeddataparallel", "multigpu")
 DP = ("dp", "dataparallel")
+FSDP = ("fsdp2", "fullyshardeddataparallel", "fullysharded", "fullyshard", "fullshard", "zero3")
+HSDP = ("hybridshard", "hybridshardeddataparallel", "hybridsharded")
 
 
 def is_path(value: object) -> bool:
@@ -334,8 +336,8 @@ def _parameter_groups(draft: Draft, path: str, node: Node) -> None:
 
 
 def _strategy(draft: Draft, path: str, node: Node) -> None:
-    """Read the usual spellings of data parallel training as `ddp`."""
-    if not isinstance(node.value, str) or node.value == "ddp":
+    """Read the usual spellings of the strategies."""
+    if not isinstance(node.value, str) or node.value in ("ddp", "fsdp", "hsdp", "auto"):
         return
     given, last = node.value, node.value.rpartition(".")[2].lower()
     name = re.sub(r"[^a-z0-9]", "", last.removesuffix("_find_unused_parameters_true"))
@@ -344,11 +346,12 @@ def _strategy(draft: Draft, path: str, node: Node) -> None:
             f"{node.source}: {path}: {given} is read as ddp, which trains the same model with one process "
             "for each GPU; write ddp, and set distributed.nproc to the number of processes"
         )
-    elif name in DDP:
-        draft.notes.append(f"{node.source}: {path}: {given} is read as ddp")
-    else:
-        return  # the lookup reports it
-    node.value = "ddp"
+        node.value = "ddp"
+        return
+    for ours, spellings in {"ddp": DDP, "fsdp": FSDP, "hsdp": HSDP}.items():
+        if name in spellings or name == ours:
+            draft.notes.append(f"{node.source}: {path}: {given} is read as {ours}")
+            node.value = ours  # the lookup reports others
 
 
 def _pytorch(draft: Draft, path: str, node: Node) -> None:

@@ -142,8 +142,10 @@ _KEYS = _hints(
             "write training.device: cuda; for several GPUs, distributed.nproc: NUMBER"
         ),
         "use_mps_device": "leave it out: Trainwright trains on CPU and CUDA",
-        "fsdp fsdp_config deepspeed zero_stage": "leave it out: distributed.strategy is ddp, in which each "
-        "process has the whole model",
+        "fsdp fsdp_config deepspeed zero_stage": "write distributed.strategy: fsdp, in which the processes "
+        "share the parameters out",
+        "tensor_parallel tensor_parallel_size tp_size tp": "write distributed.tensor: PROCESSES",
+        "pipeline_parallel pipeline_parallel_size pp_size pp": "write distributed.pipeline: STAGES",
         "sync_batchnorm sync_bn": "leave it out: processes share the statistics of batch normalization",
         "local_rank node_rank": "leave it out: the launcher says it (docs/distributed.md)",
         "auto_find_batch_size auto_scale_batch_size auto_lr_find": (

@@ -302,8 +302,8 @@ class Lookup:
             near = "; for another one, write an adapter (docs/adapters.md)"
         if kind == "strategy" and _SHARDED.match(fold(node.value.rpartition(".")[2])):
             near = (
-                f"; {node.value} splits the model between processes, which Trainwright does not do yet; "
-                "write ddp: each process has the whole model, and a part of each batch"
+                "; write fsdp, in which the processes share the parameters out (as ZeRO 3 does), or ddp with "
+                "distributed.tensor or distributed.pipeline, which split the layers"
             )
         if kind == "optimizer":
             near += "; under torch, another one is named by its class: package.module:Class"

@@ -8,21 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field
 
 from trainwright.config.data import ColumnConfig, DataConfig
+from trainwright.config.distributed import DistributedConfig, VirtualConfig, bounds, power_of_two
 from trainwright.config.fields import (
-    ENDPOINT,
     MODE,
     PATH_SAFE,
-    RANGE,
     Affects,
     AutoMode,
     Section,
     TypedSection,
     affects,
     bits,
-    placement,
     record,
 )
 from trainwright.config.training import EarlyStoppingConfig, OptimizerConfig, TrainingConfig
@@ -44,6 +42,7 @@ __all__ = [  # what others import from here, wherever it is defined
     "Section",
     "TrackerConfig",
     "TrainingConfig",
+    "VirtualConfig",
     "bounds",
     "power_of_two",
 ]
@@ -143,78 +142,6 @@ class LoggingConfig(Section):
 
 class TrackerConfig(TypedSection):
     """An outside service or folder that the journal is forwarded to."""
-
-
-class DistributedConfig(Section):
-    """The processes that train, and how they communicate; the bits do not depend on it."""
-
-    enabled: bool = placement(default=False, description="the same as `nproc: auto`, if `nproc` is not given")
-    nproc: Literal["auto"] | int | Annotated[str, Field(pattern=RANGE)] = placement(
-        default=1,
-        description="processes on this machine, a power of two; auto: one for each GPU; 1..4: begin with as "
-        "many as the virtual ranks allow, and continue with fewer after one has died",
-    )
-    nnodes: int = placement(
-        default=1,
-        ge=1,
-        description="machines that train together, each with `nproc` processes; start the same command once "
-        "on each of them",
-    )
-    rdzv_endpoint: str | None = placement(
-        default=None, pattern=ENDPOINT, description="HOST:PORT, a free port of one node: they meet there"
-    )
-    rdzv_id: str = placement(
-        default="trainwright", pattern=PATH_SAFE, description="tells apart runs that meet at one endpoint"
-    )
-    rdzv_timeout: int = placement(
-        default=600, gt=0, description="seconds for which a node waits for the endpoint, and for the others"
-    )
-    strategy: str = placement(
-        default="ddp",
-        description="ddp: each process has the whole model, and a part of each batch; or a plugin's name",
-    )
-    max_restarts: int = placement(
-        default=3, ge=0, description="how often the processes are started again after one has died"
-    )
-    backend: Literal["auto", "gloo", "nccl"] = placement(
-        default="auto", description="auto: nccl on CUDA, else gloo"
-    )
-    virtual_ranks: Literal["auto"] | int = bits(
-        "auto",
-        description="fixed parts of each batch, a power of two: gradients are summed over them in the same "
-        "order, whatever the number of processes; auto: as many as processes when the run is created",
-    )
-
-    @field_validator("virtual_ranks", "nproc")
-    @classmethod
-    def _power_of_two(cls, value: str | int) -> str | int:
-        if isinstance(value, int) and (value < 1 or value & (value - 1)):
-            raise ValueError(f"{value} is not a power of two: 1, 2, 4, 8 ...")
-        if value != "auto" and bounds(value)[0] > bounds(value)[1]:
-            raise ValueError(f"the range {value} is empty: give the smaller number first")
-        return value
-
-    def processes(self, most: int | None = None) -> int:
-        """Return the number of processes to start on this machine.
-
-        Args:
-            most: The number of processes that are left, if given; the result stays within `nproc`.
-        """
-        assert isinstance(self.virtual_ranks, int), "config.load resolves auto"
-        least, greatest = bounds(self.nproc)
-        wanted = greatest if most is None else max(least, min(most, greatest))
-        return max(power_of_two(min(wanted, self.virtual_ranks)), power_of_two(2 * least - 1))
-
-
-def bounds(nproc: int | str) -> tuple[int, int]:
-    """Return the smallest and the greatest number of processes that `distributed.nproc` allows."""
-    least, _, greatest = str(nproc).partition("..")
-    return int(least), int(greatest or least)
-
-
-def power_of_two(number: int) -> int:
-    """Return the greatest power of two that is at most `number`, which is above 0."""
-    return 1 << (number.bit_length() - 1)
 
 
 class RunConfig(Section):

@@ -94,10 +94,10 @@ def framework_for(config: RunConfig, info: DataInfo, model: Any = None) -> type[
     name = framework_name(config, model)
     framework = cast(type[Framework], plugins.adapter("framework", name))
     _check_task(framework, name, config, info)
-    ranks = config.distributed.virtual_ranks
-    if ranks != 1 and framework.processes() is None:
+    virtual = config.distributed.virtual.sizes
+    if virtual.size > 1 and framework.processes() is None:
         raise ModelError(
-            f"distributed.virtual_ranks: {ranks} given, but {name} computes a step as a whole; leave it out"
+            f"distributed.virtual: {max(virtual)} given, but {name} computes a step as a whole; leave it out"
         )
     return framework
 

@@ -35,7 +35,7 @@ CONFIG: Mapping[str, Any] = {
     },
     "evaluation": {"every_n_steps": 7, "batch_size": 16},
     "checkpoint": {"every_n_steps": 5, "every_n_minutes": None},
-    "distributed": {"virtual_ranks": 4},
+    "distributed": {"virtual": {"data": 4}},
 }
 _FORWARDS = 2  # passes of a virtual rank in a step: 39 samples in 4 parts, of at most 6 each
 
@@ -82,7 +82,7 @@ class StrategySuite:
 
     def _call(self, rank: int, processes: int, step: int) -> str:
         """Return which forward pass of a process is its first in a step."""
-        ranks = CONFIG["distributed"]["virtual_ranks"] // processes
+        ranks = CONFIG["distributed"]["virtual"]["data"] // processes
         return f"{rank}@{step * ranks * _FORWARDS + 1}"
 
     def _train(

@@ -109,7 +109,7 @@ def test_a_resume_within_an_epoch_comes_to_the_same_bits(tmp_path: Path) -> None
 
 @pytest.mark.soak
 def test_workers_parts_and_a_resume_change_no_bit(tmp_path: Path) -> None:
-    config = {"data": {"sampling": "balanced"}, "training.microbatch_size": 5, "distributed.virtual_ranks": 2}
+    config = {"data": {"sampling": "balanced"}, "training.microbatch_size": 5, "distributed.virtual.data": 2}
     data = {"train": Drawn(), "val": Drawn()}
     workers = {**config, "data": {"sampling": "balanced", "workers": 2}}
     without_data = {key: value for key, value in SMALL.items() if key != "data"}

@@ -379,7 +379,7 @@ class Told(World):
 def test_the_main_process_leads_and_the_others_follow(
     request_of: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resolved = load(SMALL, {"distributed.virtual_ranks": 2})
+    resolved = load(SMALL, {"distributed.virtual.data": 2})
     request_of = replace(request_of, resolved=resolved)
     config, told = resolved.config, list[Any]()
 

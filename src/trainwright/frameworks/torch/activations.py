@@ -44,7 +44,7 @@ def checkpoint_activations(model: nn.Module, patterns: Sequence[str], *, synchro
         if synchronized and any(isinstance(part, _BatchNorm) for part in module.modules()):
             raise ModelError(
                 f"{key}: {name} has batch normalization, which cannot be computed twice over "
-                "virtual ranks; leave the module out, or distributed.virtual_ranks"
+                "virtual ranks; leave the module out, or distributed.virtual.data"
             )
         changed.append((module, vars(module).get("forward")))
         module.forward = _checkpointed(module, module.forward)

@@ -79,7 +79,7 @@ class TorchLearner(Learner):
             self._network.heads.warn_of_rounding(inputs.splits["train"])
         self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
         _refuse_single_sample(self._module, inputs)
-        self._strategy = _strategy_of(inputs)
+        self._strategy = _strategy_of(inputs, self._module)
         self._strategy.place(self._module)
         optimizer = self._build_optimizer(training)
         average = Average(self._module, training.ema) if training.ema else None
@@ -92,10 +92,10 @@ class TorchLearner(Learner):
             average=average,
             architecture=self._network.architecture,
             losses=self._network.custom_losses,
+            blocks=self._strategy.blocks,
         )
         self._freezing = Freezing(self._module, training.freeze) if training.freeze else None
-        ranks = inputs.config.distributed.virtual_ranks
-        assert isinstance(ranks, int), "config.load resolves auto"
+        ranks = inputs.config.distributed.virtual.sizes.data
         self._world, self._ranks = inputs.world, ranks
         self._is_divisible = False  # into virtual ranks, as the first step has shown
         self._has_trained = False  # a step, after which the memory of the first saves is reserved
@@ -276,8 +276,8 @@ class TorchLearner(Learner):
         after = self._own_buffers()
         if changed := [name for name, sha256 in before.items() if after.get(name) != sha256]:
             raise ModelError(
-                f"distributed.virtual_ranks: training changes the buffer {changed[0]}, which each process "
-                "would do by its own part of the batch; leave virtual_ranks and nproc out"
+                f"distributed.virtual.data: training changes the buffer {changed[0]}, which each process "
+                "would do by its own part of the batch; leave virtual and nproc out"
             )
 
     def _source(self, split: Split) -> TensorSource:
@@ -317,7 +317,8 @@ class TorchLearner(Learner):
                 f"distributed.nproc: {sparse[0]} has sparse gradients, which do not travel between "
                 "processes; build it with sparse=False, or train in one process"
             )
-        return optim.build_optimizer(training, self._module, self._network.device, sparse)
+        updated = self._strategy.blocks.updated
+        return optim.build_optimizer(training, self._module, self._network.device, sparse, updated=updated)
 
 
 def _initial_network(inputs: LearnerInputs) -> Network:
@@ -330,12 +331,15 @@ def _initial_network(inputs: LearnerInputs) -> Network:
     return Network(inputs)
 
 
-def _strategy_of(inputs: LearnerInputs) -> Strategy:
+def _strategy_of(inputs: LearnerInputs, module: torch.nn.Module) -> Strategy:
     """Return how the run is spread over its processes; a collective call."""
+    distributed = inputs.config.distributed
     if not isinstance(inputs.world, ProcessGroup):
-        return Strategy(inputs.world)
-    strategy: type[Strategy] = adapter("strategy", inputs.config.distributed.strategy)
-    return strategy(inputs.world, inputs.world.savers(everyone=strategy.divides_state))
+        return Strategy(inputs.world, distributed=distributed)
+    named: type[Strategy] = adapter("strategy", distributed.strategy)
+    strategy = named.chosen(module, inputs.world, distributed.virtual.sizes)
+    everyone = strategy.divides_state or inputs.world.mesh.size > inputs.world.mesh.data
+    return strategy(inputs.world, inputs.world.savers(everyone=everyone), distributed)
 
 
 def _say_unused(module: torch.nn.Module, name: str) -> None:
@@ -353,7 +357,7 @@ def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None
     training, rows = inputs.config.training, inputs.order.samples
     micro = training.largest_microbatch
     single = micro == 1 or any(batch % micro == 1 for batch in inputs.order.batch_sizes)
-    flat = len(inputs.info.input_shape) == 1 and inputs.config.distributed.virtual_ranks == 1
+    flat = len(inputs.info.input_shape) == 1 and inputs.config.distributed.virtual.data == 1
     if flat and single and any(isinstance(module, torch.nn.BatchNorm1d) for module in model.modules()):
         raise ModelError(
             f"the model has batch normalization, and {rows} rows in batches of {training.batch_size} "

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,16 @@ class StepSettings:
     seed: int
     microbatch_size: int
     virtual_ranks: int = 1
+
+
+class End(NamedTuple):
+    """What a backward pass ends: the gradients of a virtual rank, and those of this process in the step."""
+
+    part: bool
+    step: bool
+
+
+NOT_YET = End(part=False, step=False)
 
 
 class TorchStep:
@@ -156,18 +167,18 @@ class TorchStep:
         for rank in self._mine:
             is_last, part = rank == self._mine[-1], parts[rank]
             missing = max(0, passes - -(-len(part) // size))
-            losses.append(self._part(take, part, (step, rank), total, is_last=is_last and not missing))
+            end = End(part=True, step=is_last)
+            losses.append(self._part(take, part, (step, rank), total, end=NOT_YET if missing else end))
             for number in range(1, missing + 1):
-                self._idle_pass(take, parts, (step, rank, passes + number), is_last and number == missing)
+                stream = (step, rank, passes + number)
+                self._idle_pass(take, parts, stream, end if number == missing else NOT_YET)
             self._strategy.end_part(is_last=is_last)
         return losses
 
-    def _idle_pass(
-        self, take: Take, parts: Sequence[Samples], stream: tuple[int, ...], is_last: bool
-    ) -> None:
+    def _idle_pass(self, take: Take, parts: Sequence[Samples], stream: tuple[int, ...], end: End) -> None:
         """Make a forward and a backward pass, with another's sample, that add nothing to the gradients."""
         sample = next(part for part in parts if len(part))[:1]
-        self._microbatch(take, sample, stream_seed(self._stream, *stream), 0.0, is_last=is_last, into=None)
+        self._microbatch(take, sample, stream_seed(self._stream, *stream), 0.0, end=end, into=None)
 
     def _in_lockstep(self, take: Take, parts: Sequence[Samples], step: int, total: float) -> list[Tensor]:
         """Compute the virtual ranks of this process together; return their losses, each ().
@@ -177,7 +188,9 @@ class TorchStep:
         assert self._batch_norms is not None
         if self._strategy.passes_communicate:
             (rank,) = self._mine
-            compute = partial(self._part, take, parts[rank], (step, rank), total, is_last=True)
+            compute = partial(
+                self._part, take, parts[rank], (step, rank), total, end=End(part=True, step=True)
+            )
             losses = self._batch_norms.run([compute])
             self._strategy.end_part(is_last=True)
             return losses
@@ -238,7 +251,7 @@ class TorchStep:
         stream: tuple[int, ...],
         total: float,
         *,
-        is_last: bool = False,
+        end: End = NOT_YET,
         into: virtual_ranks.PartGradients | None = None,
     ) -> Tensor:
         """Add the gradients of a part of the batch to the parameters, and return its share of the loss, ().
@@ -248,7 +261,7 @@ class TorchStep:
             samples: (part,) the samples.
             stream: What the random stream of the part depends on: the step, and its virtual rank.
             total: The number of samples in the whole batch, or the sum of their weights.
-            is_last: Whether this is the last part of this process in the step.
+            end: What its last backward pass ends.
             into: Collects the gradients, instead of the parameters.
         """
         size = self._settings.microbatch_size
@@ -257,7 +270,7 @@ class TorchStep:
                 return torch.zeros((), device=self._parameters[0].device)
             seed = stream_seed(self._stream, *stream, 0)
             factor = self._loss_factor(len(samples), total)
-            return self._microbatch(take, samples, seed, factor, is_last=is_last, into=into)
+            return self._microbatch(take, samples, seed, factor, end=end, into=into)
         parts = virtual_ranks.microbatches(samples, size)
         # Each microbatch weighs as many samples as it has, so the sum is the mean over the batch.
         losses = [
@@ -266,7 +279,7 @@ class TorchStep:
                 microbatch,
                 stream_seed(self._stream, *stream, i),
                 self._loss_factor(len(microbatch), total),
-                is_last=is_last and i == len(parts) - 1,
+                end=end if i == len(parts) - 1 else NOT_YET,
                 into=into,
             )
             for i, microbatch in enumerate(parts)
@@ -280,7 +293,7 @@ class TorchStep:
         seed: int,
         factor: float,
         *,
-        is_last: bool,
+        end: End,
         into: virtual_ranks.PartGradients | None,
     ) -> Tensor:
         """Add a microbatch's gradients to those of the batch, and return its share of the loss."""
@@ -288,7 +301,7 @@ class TorchStep:
         batch = take(samples)  # tensors (microbatch, ...)
         scaled, loss = self._losses(self._outputs(batch), batch, factor)
         if into is None:
-            self._strategy.backward(scaled, is_last=is_last)
+            self._strategy.backward(scaled, ends_part=end.part, is_last=end.step)
         else:
             into.add(scaled)
         return loss
@@ -327,8 +340,8 @@ class _OfStages(Computation):
     def loss(self, outputs: Outputs, batch: Tensors, microbatch: Microbatch) -> tuple[Tensor, Tensor]:
         return self._step._losses(outputs, batch, microbatch.factor)
 
-    def backward(self, output: Tensor, gradient: Tensor | None, microbatch: Microbatch, stage: int) -> None:  # noqa: ARG002
-        self._step._strategy.backward(output, gradient)
+    def backward(self, output: Tensor, gradient: Tensor | None, microbatch: Microbatch) -> None:
+        self._step._strategy.backward(output, gradient, ends_part=microbatch.ends_rank)
 
     def end_rank(self, rank: int) -> None:
         self._step._strategy.end_part(is_last=rank == self._step._mine[-1])

@@ -46,11 +46,11 @@ def agree(world: World, request: Request | None) -> Request:
         return replace(request, objects=Objects(), verdict=verdict), run_url(request.run.path)
 
     agreed, url = world.from_main(told)
-    ranks = agreed.resolved.config.distributed.virtual_ranks
-    if isinstance(ranks, int) and ranks % world.size:
+    virtual, mesh = agreed.resolved.config.distributed.virtual.sizes, world.mesh
+    if virtual.data % (mesh.data * mesh.shard):
         raise InputError(
-            f"distributed.nproc: {world.size} processes on all nodes together do not divide "
-            f"the {ranks} virtual ranks of the batch; start as many as divide them"
+            f"distributed.nproc: {mesh.data * mesh.shard} processes on all nodes together do not divide "
+            f"the {virtual.data} virtual ranks of the batch; start as many as divide them"
         )
     if world.is_main and request is not None:
         return request

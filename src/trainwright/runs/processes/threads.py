@@ -14,15 +14,13 @@ SMALL_STEP = 30_000_000  # multiplications; one thread makes them in a few milli
 
 
 def available_threads(config: RunConfig) -> int:
-    """Return how many CPU threads each virtual rank can have.
+    """Return how many CPU threads each place of the virtual mesh can have.
 
     They share the processors that may be used. So it is the same for each number of processes, as it
     may change bits.
     """
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    ranks = config.distributed.virtual_ranks
-    assert isinstance(ranks, int), "config.load resolves auto"
-    return max(1, available // ranks)
+    return max(1, available // config.distributed.virtual.sizes.size)
 
 
 def default_threads(

@@ -47,6 +47,8 @@ def build_optimizer(
     model: nn.Module,
     device: torch.device,
     sparse: Sequence[str] = (),
+    *,
+    updated: Callable[[nn.Parameter], nn.Parameter] = lambda one: one,
 ) -> torch.optim.Optimizer:
     """Build the optimizer that `training.optimizer` names.
 
@@ -55,13 +57,17 @@ def build_optimizer(
         model: The module to train.
         device: The device of the parameters.
         sparse: Names of the modules whose gradients are sparse.
+        updated: Returns what the optimizer updates in place of a parameter.
 
     Raises:
         ModelError: The optimizer rejects its options, or sparse gradients; or a pattern matches nothing.
     """
     if sparse:
         _refuse_dense_only(config, sparse)
-    groups = parameter_groups(model, config)
+    groups = [
+        {**group, "params": [updated(one) for one in group["params"]]}
+        for group in parameter_groups(model, config)
+    ]
     name, rate = config.optimizer.type, config.learning_rate
     if ":" in name:
         return build_custom(name, groups, config)
@@ -75,7 +81,9 @@ def build_optimizer(
     skip_compiler_import(torch.optim.Optimizer.add_param_group)
     try:
         if name == "muon":
-            return Muon(groups, hidden_matrices(model, options.pop("exclude", ())), rate, **options)
+            matrices = hidden_matrices(model, options.pop("exclude", ()))
+            chosen = {id(updated(one)) for one in model.parameters() if id(one) in matrices}
+            return Muon(groups, chosen, rate, **options)
         return _CLASSES[name](groups, lr=rate, **options)
     except (ValueError, RuntimeError) as error:
         listed = ", ".join(f"{key}={value}" for key, value in config.optimizer.params.items())

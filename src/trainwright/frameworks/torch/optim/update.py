@@ -53,8 +53,10 @@ class Update:
     ) -> None:
         self.parameters = list(parameters)
         self._optimizer = optimizer
+        strategy = strategy or Strategy()
+        self._blocks = [strategy.blocks.held(one) for one in self.parameters]
         self._groups = [(group, group.get(RATIO, 1.0)) for group in optimizer.param_groups]
-        self._strategy = strategy or Strategy()
+        self._strategy = strategy
         self._apply = self._strategy.update_of(optimizer, precision.scaler)
         self.may_draw = not is_built_in(optimizer)  # random numbers
         self._scaler = precision.scaler
@@ -71,8 +73,8 @@ class Update:
             self._apply()  # optimizer.step()
         if self._average is not None:
             self._average.update(step + 1)
-        for parameter in self.parameters:
-            parameter.grad = None
+        for block in self._blocks:
+            block.grad = None
 
     def _clip(self) -> None:
         clipping = self._clipping
@@ -85,4 +87,4 @@ class Update:
         elif clipping.measures_norm:
             self.norm = self._strategy.norm(self.parameters)
         if clipping.value is not None:
-            nn.utils.clip_grad_value_(self.parameters, clipping.value)
+            nn.utils.clip_grad_value_(self._blocks, clipping.value)

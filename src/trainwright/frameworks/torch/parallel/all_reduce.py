@@ -20,12 +20,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainwright.errors import WorldError
+from trainwright.frameworks.torch.parallel.collectives import all_gather
 from trainwright.frameworks.torch.parallel.virtual_ranks import Gradients, GradientTree, tree_sum
 from trainwright.frameworks.torch.state.layout import is_dense
 from trainwright.world import World
 
-# Before torch 2.13 it has another name.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _BUCKET_BYTES = 25 << 20
 _FIRST_BUCKET_BYTES = 1 << 20  # small, so that it is sent early
 _QUIET_SECONDS = 20.0  # seconds; less than the loop gives a process for its steps
@@ -119,14 +118,26 @@ class GradientAllReduce:
         parameters: The parameters that the optimizer updates.
         tree: Holds the sums of the virtual ranks of this process, but for its last one.
         world: The processes; their number is a power of two.
+        blocks: What this process holds of the parameters; default: all.
+        group: The process group that sums; default: all processes.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], tree: GradientTree, world: World) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        tree: GradientTree,
+        world: World,
+        *,
+        blocks: Sequence[Tensor] | None = None,
+        group: Any = None,
+    ) -> None:
         self._parameters = parameters
         self._tree = tree
         self._world = world
-        self._size = size = world.size
-        self._buckets = _buckets(parameters, size)
+        self._group = group
+        self._rank: int = world.rank if group is None else group.rank()
+        self._size: int = world.size if group is None else group.size()
+        self._buckets = _buckets(parameters if blocks is None else blocks, self._size)
         self._bucket_of = {index: bucket for bucket in self._buckets for index in bucket.indices}
         self._is_armed = False
         # Whether buckets may be sent during the backward pass; None until the first step has shown it.
@@ -219,8 +230,8 @@ class GradientAllReduce:
         """Start the all-reduce of a bucket, in the thread for communication."""
         gradients = self._tree.with_last(bucket.indices)
         flat = bucket.packed(gradients)
-        for parameter in bucket.parameters:
-            parameter.grad = None
+        for index in bucket.indices:
+            self._parameters[index].grad = None
         event = None
         if self._stream is not None:
             event = torch.cuda.Event()
@@ -236,10 +247,10 @@ class GradientAllReduce:
                 self._stream.wait_event(event)
             sent = _sendable(flat)
             shares = list(sent.view(self._size, -1))  # each (elements / size,)
-            mine = shares[self._world.rank]
+            mine = shares[self._rank]
             theirs = list(self._received_shares(sent).view(self._size, -1))
             self._swap(shares, theirs)
-            theirs[self._world.rank] = mine
+            theirs[self._rank] = mine
             tree_sum(theirs, out=mine)
             self._swap([mine] * self._size, shares)
             return flat if sent is flat else flat.copy_(sent)
@@ -254,11 +265,15 @@ class GradientAllReduce:
 
     def _swap(self, mine: Sequence[Tensor], theirs: Sequence[Tensor]) -> None:
         """Send one tensor to each other process, and receive one from each."""
-        others = [rank for rank in range(self._size) if rank != self._world.rank]
-        sends = [dist.P2POp(dist.isend, mine[rank].view(torch.uint8), rank) for rank in others]
-        receives = [dist.P2POp(dist.irecv, theirs[rank].view(torch.uint8), rank) for rank in others]
+        others = [rank for rank in range(self._size) if rank != self._rank]
+        sends = [self._transfer(dist.isend, mine[rank], rank) for rank in others]
+        receives = [self._transfer(dist.irecv, theirs[rank], rank) for rank in others]
         for work in dist.batch_isend_irecv([*sends, *receives]):
             work.wait()
+
+    def _transfer(self, call: Any, tensor: Tensor, rank: int) -> dist.P2POp:
+        """Return a transfer of a tensor from or to a process of the group."""
+        return dist.P2POp(call, tensor.view(torch.uint8), group=self._group, group_peer=rank)
 
 
 def _sendable(tensor: Tensor) -> Tensor:
@@ -283,7 +298,7 @@ def gather_tensor(value: Tensor, world: World) -> list[Tensor]:
     sent = _sendable(value).contiguous()
     rows = sent.new_empty((world.size, *sent.shape))
     try:
-        _all_gather(rows.view(torch.uint8).view(-1), sent.view(torch.uint8).view(-1))
+        all_gather(rows.view(torch.uint8).view(-1), sent.view(torch.uint8).view(-1))
     except RuntimeError as error:
         raise WorldError(f"another process is gone ({error})") from error
     return list(rows.to(value.device))

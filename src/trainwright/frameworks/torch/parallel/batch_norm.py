@@ -30,6 +30,11 @@ def _layers(module: nn.Module) -> dict[str, _BatchNorm]:
     return {name: part for name, part in module.named_modules() if isinstance(part, _BatchNorm)}
 
 
+def has_batch_norms(module: nn.Module) -> bool:
+    """Return whether a model normalizes over the batch."""
+    return bool(_layers(module))
+
+
 def batch_norms_of(
     module: nn.Module, inputs: LearnerInputs, device: torch.device, strategy: Strategy
 ) -> BatchNorms | None:
@@ -38,32 +43,32 @@ def batch_norms_of(
     Raises:
         ModelError: The model normalizes over the batch in a way that cannot be divided.
     """
-    ranks, layers = inputs.config.distributed.virtual_ranks, _layers(module)
+    ranks, layers = inputs.config.distributed.virtual.data, _layers(module)
     assert isinstance(ranks, int), "config.load resolves auto"
     if ranks == 1 or not layers:
         return None
-    key = "distributed.virtual_ranks"
+    key = "distributed.virtual.data"
     for name, layer in layers.items():
         if type(layer).forward not in _OWN_FORWARDS or "forward" in vars(layer):
             raise ModelError(
                 f"{key}: {name} ({type(layer).__name__}) normalizes over the batch in its own "
-                "way, which cannot be split into virtual ranks; leave virtual_ranks out, or use torch's own "
-                "batch normalization"
+                "way, which cannot be split into virtual ranks; leave virtual out, or use torch's "
+                "own batch normalization"
             )
     name = next(iter(layers))  # for the messages below
     for parameter_name, parameter in module.named_parameters():
         if parameter._post_accumulate_grad_hooks:
             raise ModelError(
                 f"{key}: {name} normalizes over the batch, and then post-accumulate hooks, as "
-                f"on the gradient of {parameter_name}, would not be called; leave out virtual_ranks, or the "
-                "hooks"
+                f"on the gradient of {parameter_name}, would not be called; leave out virtual, or "
+                "the hooks"
             )
     mine = ranks // strategy.groups
     if mine > 1 and (device.type == "cuda" or strategy.passes_communicate):
         where = "on a GPU" if device.type == "cuda" else f"under {inputs.config.distributed.strategy}"
         raise ModelError(
             f"{key}: {name} normalizes over the batch; {where} each process then computes one virtual rank; "
-            f"set distributed.nproc to {ranks}, or virtual_ranks to {strategy.groups}"
+            f"set distributed.nproc to {ranks}, or virtual.data to {strategy.groups}"
         )
     training, rows = inputs.config.training, inputs.order.samples
     micro = training.largest_microbatch
@@ -127,9 +132,9 @@ class BatchNorms:
             before, size_before = self._attributes.get(name, (None, 0))
             if value is not before or size != size_before:
                 raise ModelError(
-                    f"distributed.virtual_ranks: forward keeps {name} in an attribute while it normalizes "
+                    f"distributed.virtual.data: forward keeps {name} in an attribute while it normalizes "
                     "over the batch, and the virtual ranks would mix it up; use a local variable, or leave "
-                    "virtual_ranks out"
+                    "distributed.virtual out"
                 )
 
 

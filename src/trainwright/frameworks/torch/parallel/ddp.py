@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from trainwright.config.distributed import DistributedConfig
 from trainwright.frameworks.torch.parallel.all_reduce import GradientAllReduce
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.frameworks.torch.parallel.strategy import Strategy
@@ -15,22 +16,40 @@ from trainwright.world import World
 class DataParallel(Strategy):
     """All processes hold the same state, and send each other the gradients while a backward pass goes on."""
 
-    def __init__(self, world: World, saving: SaveGroup | None = None) -> None:
-        super().__init__(world, saving)
+    def __init__(
+        self,
+        world: World,
+        saving: SaveGroup | None = None,
+        distributed: DistributedConfig | None = None,
+    ) -> None:
+        super().__init__(world, saving, distributed)
         self._all_reduce: GradientAllReduce | None = None
 
-    def train(self, parameters: Sequence[Tensor]) -> None:
+    def train(self, parameters: Sequence[nn.Parameter]) -> None:
         """Prepare the all-reduce of these gradients."""
         super().train(parameters)
         self.close()
-        self._all_reduce = GradientAllReduce(parameters, self._tree, self.world)
+        if (copies := self.world.mesh.data) == 1:
+            return
+        group = None
+        if copies < self.world.size:
+            group = self.device_mesh(parameters[0].device).get_group("data")
+        blocks = [self.blocks.held(one) for one in parameters]
+        self._all_reduce = GradientAllReduce(parameters, self._tree, self.world, blocks=blocks, group=group)
 
     def close(self) -> None:
         """Remove the hooks of the parameters."""
         if self._all_reduce is not None:
             self._all_reduce.close()
 
-    def backward(self, loss: Tensor, gradient: Tensor | None = None, *, is_last: bool = False) -> None:
+    def backward(
+        self,
+        loss: Tensor,
+        gradient: Tensor | None = None,
+        *,
+        ends_part: bool = False,  # noqa: ARG002
+        is_last: bool = False,
+    ) -> None:
         """Add the gradients; in the last backward pass, send them as they become ready."""
         if is_last and self._all_reduce is not None:
             self._all_reduce.arm()
@@ -38,10 +57,12 @@ class DataParallel(Strategy):
 
     def end_part(self, *, is_last: bool) -> None:
         """Take the gradients of a virtual rank; the all-reduce takes those of the last one."""
-        if not is_last:
+        if not is_last or self._all_reduce is None:
             self._tree.take()
 
     def reduce(self) -> None:
         """Finish the all-reduce."""
-        assert self._all_reduce is not None, "`train` comes first"
-        self._all_reduce.finish()
+        if self._all_reduce is None:
+            super().reduce()
+        else:
+            self._all_reduce.finish()

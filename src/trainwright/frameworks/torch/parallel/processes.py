@@ -10,7 +10,6 @@ from trainwright.config.schema import RunConfig, bounds
 from trainwright.errors import InputError
 from trainwright.frameworks.base import Processes
 from trainwright.frameworks.torch.device import device_named, require_libraries
-from trainwright.plugins import adapter
 from trainwright.world import World, gpus, ranks_of_environment
 
 
@@ -22,11 +21,9 @@ class TorchProcesses(Processes):
         backend = config.distributed.backend
         if backend == "auto":
             backend = "nccl" if device_named(config.training.device).type == "cuda" else "gloo"
-        from trainwright.frameworks.torch.parallel.strategy import Strategy
         from trainwright.frameworks.torch.parallel.world import join
 
-        strategy: type[Strategy] = adapter("strategy", config.distributed.strategy)
-        return join(backend, strategy.mesh)
+        return join(backend, config.distributed.mesh)
 
     def launch(self, config: RunConfig, command: Sequence[str], folder: Path) -> int | None:
         """Start the processes, and wait for their end."""

@@ -8,20 +8,27 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from trainwright.config.distributed import DistributedConfig, VirtualConfig
 from trainwright.frameworks.torch.optim.build import update_of
+from trainwright.frameworks.torch.parallel.blocks import Blocks
+from trainwright.frameworks.torch.parallel.norms import Norms
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.frameworks.torch.parallel.virtual_ranks import GradientTree
-from trainwright.frameworks.torch.state.layout import block_of, is_first_copy, local
+from trainwright.frameworks.torch.state.layout import block_of, local, splits_of
 from trainwright.frameworks.torch.state.snapshot import OPTIMIZER_FILE, Files, Owned
 from trainwright.types import Block
 from trainwright.world import ALONE, Mesh, World
+
+_ALONE = DistributedConfig(virtual=VirtualConfig(data=1, tensor=1, pipeline=1))
 
 
 class Strategy:
     """The strategy of a single process, which does all work and holds all state; the base of others.
 
-    The learner calls `place` before it makes the optimizer, then `update_of` and `train`. Each step calls
+    The learner calls `place` before it makes the optimizer, whose parameters are those of `blocks`, then
+    `update_of` and `train`. Each step calls
     `backward` after the forward pass of each microbatch, `end_part` after each virtual rank of this process,
     and `reduce`; then, as the config asks, `clip` or `norm`, and the update. A single process with one
     virtual rank calls neither `end_part` nor `reduce`. All processes make the same calls, but for `backward`:
@@ -35,6 +42,7 @@ class Strategy:
     Args:
         world: The processes of the attempt.
         saving: Those that write checkpoints; None: a single one.
+        distributed: The section `distributed` of the config.
     """
 
     divides_state: ClassVar[bool] = False  # whether all processes must save, since none holds everything
@@ -42,24 +50,41 @@ class Strategy:
     # then make as many of them, of which some add nothing to the gradients.
     passes_communicate: ClassVar[bool] = False
 
-    def __init__(self, world: World = ALONE, saving: SaveGroup | None = None) -> None:
+    def __init__(
+        self,
+        world: World = ALONE,
+        saving: SaveGroup | None = None,
+        distributed: DistributedConfig | None = None,
+    ) -> None:
         self.world = world
         self.saving = saving
+        self.distributed = distributed or _ALONE
+        # Whether the bits must be those of a mesh that divides parameters otherwise.
+        self.is_exact = self.distributed.virtual.sizes.size > 1
+        self.blocks = Blocks([])
+        self.column_split: set[int] = set()  # ids of parameters whose columns the virtual mesh splits
         self._tree = GradientTree([])
+        self._norms = Norms(self)
+        self._device_mesh: DeviceMesh | None = None
 
     @classmethod
-    def mesh(cls, size: int) -> Mesh:
-        """Return the mesh of `size` processes.
+    def chosen(cls, module: nn.Module, world: World, virtual: Mesh) -> type[Strategy]:  # noqa: ARG003 - for others
+        """Return the strategy that trains a module; it may be another one than the config names.
 
-        Raises:
-            InputError: So many processes form none.
+        It may also change which axes of the mesh the processes form, from what the module is; all alike.
+
+        Args:
+            module: The module, before it is placed.
+            world: The processes.
+            virtual: The sizes of the virtual mesh.
         """
-        return Mesh(data=size)
+        return cls
 
     # --- the work of a step
 
     def place(self, module: nn.Module) -> None:
         """Place the parameters of a module, in place, where this process computes with them."""
+        self.blocks = Blocks(list(module.parameters()), fills=self.is_exact)
 
     @property
     def groups(self) -> int:
@@ -76,15 +101,16 @@ class Strategy:
         count, group = virtual // self.groups, self.group(process)
         return range(group * count, (group + 1) * count)
 
-    def train(self, parameters: Sequence[Tensor]) -> None:
+    def train(self, parameters: Sequence[nn.Parameter]) -> None:
         """Prepare to sum the gradients of these parameters; the others are frozen until the next call."""
-        self._tree = GradientTree(parameters)
+        self._tree = GradientTree(parameters, [self.blocks.held(one) for one in parameters])
 
     def backward(
         self,
         loss: Tensor,
         gradient: Tensor | None = None,
         *,
+        ends_part: bool = False,  # noqa: ARG002 - for others
         is_last: bool = False,  # noqa: ARG002 - for others
     ) -> None:
         """Add the gradients of a loss, (), to those of the parameters.
@@ -92,7 +118,8 @@ class Strategy:
         Args:
             loss: The loss of a microbatch, or what a stage of a pipeline hands on.
             gradient: The gradient of what a stage hands on; None for a loss.
-            is_last: Whether the gradients of this process are complete then; never said of a pipeline.
+            ends_part: Whether the gradients of a virtual rank are complete then, in this stage.
+            is_last: Whether all gradients of this process are; never said of a pipeline.
         """
         loss.backward(gradient)
 
@@ -101,7 +128,7 @@ class Strategy:
         self._tree.take()
 
     def reduce(self) -> None:
-        """Set the gradients of the parameters to the sum over all virtual ranks.
+        """Set the gradients of the blocks to the sum over all virtual ranks.
 
         The sum is that of one binary tree over the ranks (`virtual_ranks.tree_sum`), whatever the processes.
 
@@ -112,11 +139,16 @@ class Strategy:
 
     def norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
         """Return the norm of the gradients of all parameters together, ()."""
-        return nn.utils.get_total_norm([one.grad for one in parameters if one.grad is not None])
+        live = [(one, held.grad) for one in parameters if (held := self.blocks.held(one)).grad is not None]
+        if not self.is_exact:
+            return nn.utils.get_total_norm([gradient for _, gradient in live])
+        return self._norms.total(live)
 
     def clip(self, parameters: Sequence[nn.Parameter], most: float) -> Tensor:
         """Scale the gradients so that their norm is at most `most`; return the norm that they had, ()."""
-        return nn.utils.clip_grad_norm_(parameters, most)
+        norm = self.norm(parameters)
+        nn.utils.clip_grads_with_norm_([self.blocks.held(one) for one in parameters], most, norm)
+        return norm
 
     def update_of(
         self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
@@ -128,13 +160,21 @@ class Strategy:
             scaler: What has scaled the loss, and skips an update with gradients that overflow.
         """
         if scaler is None:
-            return update_of(optimizer)
+            is_fused = all(group.get("fused") for group in optimizer.param_groups)
+            return self.blocks.update(update_of(optimizer), is_fused=is_fused)
 
         def scaled() -> None:
             scaler.step(optimizer)
             scaler.update()
 
         return scaled
+
+    def device_mesh(self, device: torch.device) -> DeviceMesh:
+        """Return torch's mesh of the processes, with our axes; the first call is collective."""
+        if self._device_mesh is None:
+            sizes, names = tuple(self.world.mesh), self.world.mesh._fields
+            self._device_mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
+        return self._device_mesh
 
     def close(self) -> None:
         """Take what `train` has added off the parameters, which the user may go on with."""
@@ -164,10 +204,15 @@ class Strategy:
         blocks: dict[str, dict[str, Block]] = {}
         for file, some in files.items():
             places = {name: place for name, one in some.items() if (place := block_of(one)) is not None}
-            held = {name: one for name, one in some.items() if name not in places or is_first_copy(one)}
+            held = {name: one for name, one in some.items() if name not in places or self._is_first(one)}
             tensors[file] = {name: local(one) for name, one in held.items()}
             blocks[file] = {name: place for name, place in places.items() if name in held}
         return Owned(tensors, blocks)
+
+    def _is_first(self, divided: Tensor) -> bool:
+        """Return whether this process is the first of those that have the same block of a `DTensor`."""
+        place, axes = self.world.mesh.coordinates(self.world.rank), splits_of(divided)
+        return not any(getattr(place, axis) for axis in ("data", "shard", "tensor") if axis not in axes)
 
     def owned(self, files: Files) -> Owned:
         """Return what this process saves of what it holds, under the names of its own files.

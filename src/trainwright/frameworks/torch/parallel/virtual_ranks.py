@@ -14,7 +14,7 @@ from typing import Protocol, Self, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
-from trainwright.frameworks.torch.state.layout import like
+from trainwright.frameworks.torch.state.layout import like, local
 
 Gradients: TypeAlias = list[Tensor | None]  # of each parameter; None where the loss does not depend on it
 
@@ -53,15 +53,20 @@ class GradientTree:
     """Adds up the gradients of virtual ranks that are computed one after the other.
 
     The sums of complete subtrees are kept, one for each level: log2(ranks) copies of the gradients at most.
+
+    Args:
+        parameters: Where autograd adds the gradients; of `DTensor`s, the blocks of this process are added up.
+        blocks: Where the sums go; default: the parameters.
     """
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
+    def __init__(self, parameters: Sequence[Tensor], blocks: Sequence[Tensor] | None = None) -> None:
         self._parameters = parameters
+        self._blocks = parameters if blocks is None else blocks
         self._sums: list[tuple[int, Gradients]] = []  # (parts, their sum) of subtrees, the largest first
 
     def take(self) -> None:
         """Add the gradients of the next virtual rank, and reset them in the parameters to None."""
-        parts, gradients = 1, [parameter.grad for parameter in self._parameters]
+        parts, gradients = 1, [_gradient(parameter) for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
         while self._sums and self._sums[-1][0] == parts:
@@ -70,15 +75,15 @@ class GradientTree:
         self._sums.append((parts, gradients))
 
     def put_back(self) -> None:
-        """Set the gradients of the parameters to the sum over all virtual ranks."""
+        """Set the gradients of the blocks to the sum over all virtual ranks."""
         ((_, total),) = self._sums
-        for parameter, gradient in zip(self._parameters, total, strict=True):
-            parameter.grad = gradient
+        for block, gradient in zip(self._blocks, total, strict=True):
+            block.grad = gradient
         self.clear()
 
     def with_last(self, indices: Sequence[int]) -> Gradients:
         """Return the sums for some parameters, with the last virtual rank, which `take` has not added."""
-        sums = [self._parameters[index].grad for index in indices]
+        sums = [_gradient(self._parameters[index]) for index in indices]
         for _, left in reversed(self._sums):
             sums = _added([left[index] for index in indices], sums)
         return sums
@@ -111,6 +116,10 @@ class PartGradients:
         """Set the gradients of the parameters to these."""
         for parameter in self._parameters:
             parameter.grad = self._sums.get(parameter)
+
+
+def _gradient(parameter: Tensor) -> Tensor | None:
+    return None if parameter.grad is None else local(parameter.grad)
 
 
 def _added(left: Gradients, right: Gradients) -> Gradients:

@@ -33,7 +33,7 @@ def local(tensor: Tensor) -> Tensor:
 
 def block_of(tensor: Any) -> Block | None:
     """Return where the block of a `DTensor` lies that this process has; None: it has the whole tensor."""
-    if not is_divided(tensor) or not any(one.is_shard() for one in tensor.placements):
+    if not is_divided(tensor) or all(_dim(one) is None for one in tensor.placements):
         return None
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -41,12 +41,18 @@ def block_of(tensor: Any) -> Block | None:
     return Block(tuple(offset), tuple(tensor.shape))
 
 
-def is_first_copy(tensor: Any) -> bool:
-    """Return whether this process is the first of those that have the same block of a `DTensor`."""
-    coordinate = tensor.device_mesh.get_coordinate() or ()
-    return not any(
-        index for index, one in zip(coordinate, tensor.placements, strict=True) if not one.is_shard()
-    )
+def splits_of(tensor: Any) -> dict[str, int]:
+    """Return the axes of the mesh along which a tensor is divided, and the dimension that each divides."""
+    if not is_divided(tensor):
+        return {}
+    pairs = zip(tensor.device_mesh.mesh_dim_names or (), tensor.placements, strict=False)
+    return {name: dim for name, one in pairs if (dim := _dim(one)) is not None}
+
+
+def _dim(placement: Any) -> int | None:
+    """Return the dimension that a placement divides; FSDP2 has one of its own besides `Shard`."""
+    dim: int | None = getattr(placement, "dim", None)
+    return dim
 
 
 def with_block(block: Tensor, tensor: Any) -> Tensor:

@@ -10,6 +10,7 @@ from trainwright.errors import ModelError
 from trainwright.frameworks.torch.optim.build import is_built_in
 from trainwright.frameworks.torch.optim.custom import CustomOptimizerState
 from trainwright.frameworks.torch.optim.ema import Average
+from trainwright.frameworks.torch.parallel.blocks import Blocks
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.state.json_tensors import from_tensor, to_tensor
 from trainwright.frameworks.torch.state.layout import Strides, like, with_strides
@@ -28,6 +29,7 @@ class OptimizerState:
         precision: The holder of the gradient scaler.
         average: The average of the weights, if there is one: then the weights that are trained are not those
             of the model, and belong to the state.
+        blocks: What the optimizer updates in place of the parameters; default: these.
     """
 
     def __init__(
@@ -36,21 +38,23 @@ class OptimizerState:
         model: torch.nn.Module,
         precision: Precision,
         average: Average | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         self._optimizer = optimizer
+        self._blocks = blocks = blocks or Blocks([])
         self._model = model
         self._precision = precision
         self._average = average
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self._custom = None if is_built_in(optimizer) else CustomOptimizerState(optimizer, self._names)
+        # The model's parameters, by what the optimizer updates in their place.
+        self._of = {id(blocks.updated(one)): one for one in model.parameters()}
+        named = {id(blocks.updated(one)): self._names[id(one)] for one in model.parameters()}
+        self._custom = None if is_built_in(optimizer) else CustomOptimizerState(optimizer, named)
 
     def parameters(self) -> Tensors:
         """Return the parameters that the optimizer trains, by name."""
-        return {
-            self._names[id(parameter)]: parameter.detach()
-            for group in self._optimizer.param_groups
-            for parameter in group["params"]
-        }
+        trained = [self._of[id(one)] for group in self._optimizer.param_groups for one in group["params"]]
+        return {self._names[id(one)]: one.detach() for one in trained}
 
     def layouts(self) -> Callable[[str], torch.Tensor | None]:
         """Return a function from the name of a tensor of the state to the parameter that it belongs to."""
@@ -60,11 +64,12 @@ class OptimizerState:
     def tensors(self) -> Tensors:
         """Return the live tensors by name."""
         tensors = {
-            f"{self._names[id(parameter)]}.{key}": value
+            f"{self._names[id(parameter)]}.{key}": self._blocks.outward(parameter, value)
             for group in self._optimizer.param_groups
-            for parameter in group["params"]
-            for key, value in sorted(self._optimizer.state.get(parameter, {}).items())
+            for updated in group["params"]
+            for key, value in sorted(self._optimizer.state.get(updated, {}).items())
             if isinstance(value, torch.Tensor)
+            for parameter in [self._of[id(updated)]]
         }
         tensors |= {f"{_SCALER}{key}": value for key, value in self._precision.state().items()}
         if self._custom is not None:
@@ -104,7 +109,8 @@ class OptimizerState:
         for group in self._optimizer.param_groups:
             # Where torch's optimizers keep step counters; others' are in `CustomOptimizerState`.
             on_host = self._custom is None and not (group.get("fused") or group.get("capturable"))
-            for parameter in group["params"]:
+            for updated in group["params"]:
+                parameter = self._of[id(updated)]
                 name = self._names[id(parameter)]
                 for key, value in saved.get(name, {}).items():
                     device = torch.device("cpu") if key == "step" and on_host else parameter.device
@@ -112,7 +118,7 @@ class OptimizerState:
                     restored = like(value, parameter, device)
                     if wanted is not None and list(restored.stride()) != wanted:
                         restored = with_strides(value, wanted, device)
-                    self._optimizer.state[parameter][key] = restored
+                    self._optimizer.state[updated][key] = self._blocks.inward(parameter, restored)
 
     def unsaved(self) -> dict[str, str]:
         """Return a hash of each part that no checkpoint can hold, by name."""

@@ -29,6 +29,7 @@ from safetensors import SafetensorError, safe_open
 from trainwright.errors import ModelError
 from trainwright.frameworks.base import WEIGHTS_FILE
 from trainwright.frameworks.torch.optim.ema import Average
+from trainwright.frameworks.torch.parallel.blocks import Blocks
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.state.custom import LOSS_FILE, CustomLosses
 from trainwright.frameworks.torch.state.files import load_tensors
@@ -73,6 +74,7 @@ class TrainingState:
         average: Average | None = None,
         architecture: Mapping[str, Any] | None = None,
         losses: CustomLosses | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         """Prepare to save and restore a model.
 
@@ -84,9 +86,12 @@ class TrainingState:
             average: The average of the weights, if there is one: it is what the file of weights holds.
             architecture: What a Hugging Face model is built from, if it is one.
             losses: The losses of the user's, which may have state.
+            blocks: What the optimizer updates in place of the parameters; default: these.
         """
         self._model = model
-        self._optimizer = None if optimizer is None else OptimizerState(optimizer, model, precision, average)
+        self._optimizer = None
+        if optimizer is not None:
+            self._optimizer = OptimizerState(optimizer, model, precision, average, blocks)
         self._built = built or Structure.of(model)
         self._average = average
         self._architecture = architecture

@@ -1,0 +1,109 @@
+"""The norm of gradients, added up in an order that does not depend on how they are divided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from trainwright.frameworks.torch.parallel import collectives
+from trainwright.frameworks.torch.state.layout import splits_of
+
+if TYPE_CHECKING:
+    from trainwright.frameworks.torch.parallel.strategy import Strategy
+
+
+class Norms:
+    """The norms of gradients that several processes have together.
+
+    The squares are added up along each row, in as many pieces as the virtual mesh has slices where columns
+    are split; these sums are gathered, and added up in float64 for each parameter, then over all.
+
+    Args:
+        strategy: Says how parameters are divided.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    def total(self, gradients: Sequence[tuple[nn.Parameter, Tensor]]) -> Tensor:
+        """Return the norm of all gradients together, (), float32.
+
+        Args:
+            gradients: The parameters, in the order of the model, and the gradient of the block that this
+                process has of each; the same parameters in all processes.
+        """
+        if not gradients:
+            return torch.zeros(())
+        parameters = [one for one, _ in gradients]
+        sums: Sequence[Tensor] = [row_squares(gradient, self._pieces(one)) for one, gradient in gradients]
+        for axis in ("shard", "tensor"):
+            sums = self._gathered(sums, parameters, axis)
+        return torch.stack([one.double().sum() for one in sums]).sum().sqrt().float()
+
+    def _pieces(self, parameter: nn.Parameter) -> int:
+        """Return the number of pieces of each row that this process has."""
+        strategy = self._strategy
+        if id(parameter) not in strategy.column_split:
+            return 1
+        return strategy.distributed.virtual.sizes.tensor // strategy.world.mesh.tensor
+
+    def _gathered(
+        self, sums: Sequence[Tensor], parameters: Sequence[nn.Parameter], axis: str
+    ) -> Sequence[Tensor]:
+        """Return the sums, (rows, pieces) for each parameter, of all processes along an axis together."""
+        mesh = self._strategy.world.mesh
+        processes: int = getattr(mesh, axis)
+        dims = [splits_of(one).get(axis) for one in parameters]
+        divided = [index for index, dim in enumerate(dims) if dim is not None]
+        if processes == 1 or not divided:
+            return sums
+        sizes, mine = [], []
+        for index in divided:
+            rows = parameters[index].shape[0]
+            if axis == "shard" and splits_of(parameters[index]).get("tensor") == 0:
+                rows //= mesh.tensor  # these are divided first
+            most = -(-rows // processes) if dims[index] == 0 else len(sums[index])
+            sizes.append((rows, most))
+            padding = (0, 0, 0, most - len(sums[index]))
+            mine.append(nn.functional.pad(sums[index], padding).reshape(-1))
+        group = self._strategy.device_mesh(parameters[0].device).get_group(axis)
+        columns = [
+            torch.split(one, [len(part) for part in mine])
+            for one in collectives.gather(torch.cat(mine), group)
+        ]
+        whole = list(sums)
+        for number, (index, (rows, most)) in enumerate(zip(divided, sizes, strict=True)):
+            parts = [column[number].view(most, -1) for column in columns]
+            whole[index] = torch.cat(parts, dim=dims[index] or 0)[:rows]
+        return whole
+
+
+def row_squares(gradient: Tensor, pieces: int = 1) -> Tensor:
+    """Return the sums of the squares along each row of a gradient, (rows, pieces).
+
+    A row is what lies along all dimensions but the first, an element where there are no others. Its sum does
+    not depend on the other rows: on a CPU each has a loop of its own, and on a GPU the additions are those of
+    a binary tree.
+
+    Args:
+        gradient: The gradient, (rows, ...).
+        pieces: The number of pieces of equal length that the first dimension of a row is cut into.
+    """
+    squares = gradient.float() if gradient.element_size() < 4 else gradient
+    squares = squares * squares
+    if gradient.dim() < 2:
+        return squares.reshape(-1, 1)
+    rows = len(gradient)
+    squares = squares.reshape(rows * pieces, -1)  # (rows * pieces, elements)
+    if not squares.is_cuda:
+        # A single row would be divided among threads.
+        sums = squares.expand(2, -1).sum(1)[:1] if len(squares) == 1 else squares.sum(1)
+        return sums.view(rows, pieces)
+    while (size := squares.shape[1]) > 1:
+        half = size // 2
+        paired = squares[:, :half] + squares[:, half : 2 * half]
+        squares = torch.cat([paired, squares[:, 2 * half :]], dim=1) if size % 2 else paired
+    return squares.view(rows, pieces)
