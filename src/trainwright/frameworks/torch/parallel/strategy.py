@@ -240,15 +240,25 @@ class Strategy:
         )
 
     def _savers(self, whole: Files) -> dict[tuple[str, str], int]:
-        """Return which process saves each tensor that all of them have: all divide alike."""
-        savers = {(file, name): 0 for file, some in whole.items() for name in some}
-        optimizer = whole.get(OPTIMIZER_FILE, {})
-        sizes = [0] * self.savers
-        sizes[0] = sum(whole[file][name].nbytes for file, name in savers if file != OPTIMIZER_FILE)
-        for name, tensor in sorted(optimizer.items(), key=lambda item: (-item[1].nbytes, item[0])):
-            smallest = sizes.index(min(sizes))
-            sizes[smallest] += tensor.nbytes
-            savers[OPTIMIZER_FILE, name] = smallest
+        """Return which process saves each whole tensor: all divide alike.
+
+        All of them have it, or those of some stages of a pipeline.
+        """
+        sizes = {(file, name): one.nbytes for file, some in whole.items() for name, one in some.items()}
+        of_all = [sizes] * self.savers if self.world.mesh.pipeline == 1 else self.world.gather(sizes)
+        holders: dict[tuple[str, str], list[int]] = {}
+        for index, some in enumerate(of_all):
+            for key in some:
+                holders.setdefault(key, []).append(index)
+            sizes = {**some, **sizes}
+        savers = {key: indices[0] for key, indices in holders.items()}
+        loads = [0] * self.savers
+        for key, saver in savers.items():
+            if key[0] != OPTIMIZER_FILE:
+                loads[saver] += sizes[key]
+        for size, key in sorted((-sizes[key], key) for key in savers if key[0] == OPTIMIZER_FILE):
+            savers[key] = min(holders[key], key=loads.__getitem__)
+            loads[savers[key]] -= size
         return savers
 
     def own_file(self, file: str) -> str:

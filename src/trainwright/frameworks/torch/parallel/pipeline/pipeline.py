@@ -58,7 +58,7 @@ class Pipeline:
             )
         self.owners = [process_of(one, stages.count, self.size, name) for one in range(stages.count)]
         self.owned = [stage for stage, owner in enumerate(self.owners) if owner == self.index]
-        self.elsewhere: frozenset[str] = frozenset()  # names in `state_dict` that only other processes have
+        self.elsewhere: frozenset[str] = frozenset()  # parameters and buffers that only other processes have
         self._places = Places(module, stages.blocks)
         self._generators: list[torch.Generator] = []
         self._seed, self._hidden = 0, torch.empty(0)  # with which the next stage begins
@@ -74,12 +74,13 @@ class Pipeline:
         Args:
             device: Where the model computes.
         """
-        names = set(self._module.state_dict())
+        names = _names(self._module)
+        self.parameter_count = sum(one.numel() for one in self._module.parameters())  # of the whole model
         by_id = {id(one): self._uses.stages[name] for name, one in self._module.named_parameters()}
         uses = [(name, used) for name, used in self._uses.stages.items() if len(used) > 1]
         by_name = dict(self._module.named_parameters())
         self._take_away(by_id, device)
-        self.elsewhere = frozenset(names - set(self._module.state_dict()))
+        self.elsewhere = frozenset(names - _names(self._module))
         own = set(map(id, self._module.parameters()))
         shared = {i: by_name[name] for i, (name, _) in enumerate(uses) if id(by_name[name]) in own}
         last = self.stages.count - 1
@@ -202,6 +203,12 @@ class Pipeline:
     def own_parameters(self, stage: int) -> Sequence[nn.Parameter]:
         """Return the parameters that a stage uses alone."""
         return self._own[stage]
+
+
+def _names(module: nn.Module) -> set[str]:
+    """Return the names of all parameters and buffers."""
+    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return {name for name, _ in named} | set(module.state_dict())
 
 
 def _zeros(tensor: Tensor, device: torch.device) -> Tensor:
