@@ -14,7 +14,8 @@ from late import Late
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch import work
 from trainwright.frameworks.torch.models import build_model
-from trainwright.frameworks.torch.models.gpt import Gpt, rotated, rotation_of
+from trainwright.frameworks.torch.models.attention import rotated, rotation_of
+from trainwright.frameworks.torch.models.gpt import Gpt
 from trainwright.frameworks.torch.params import GptParams
 from trainwright.types import ArraySpec, DataInfo
 
@@ -33,11 +34,17 @@ def gpt(**options: Any) -> Gpt:
     return Gpt(VOCABULARY, LENGTH, 32, 2, 4, **options).eval()
 
 
+def split(weight: torch.Tensor, kv_heads: int) -> tuple[torch.Tensor, ...]:
+    """Return the rows of queries, keys and values, which are laid out by head of keys and values."""
+    rows = weight.view(kv_heads, -1, 8, 32)  # (kv heads, their queries + 2, head size, hidden size)
+    return rows[:, :-2].reshape(-1, 32), rows[:, -2].reshape(-1, 32), rows[:, -1].reshape(-1, 32)
+
+
 @pytest.mark.soak  # its library takes seconds to import
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 def test_it_is_a_llama_with_the_same_weights(kv_heads: int) -> None:
     ours = gpt(**LLAMA, num_kv_heads=kv_heads, tie_embeddings=False, rotary_base=500.0)
-    inner = ours.blocks[0].form.intermediate_size
+    inner = ours.blocks[0].mlp.up_proj.out_features
     assert inner == 88  # 8/3 of 32, rounded up to a multiple of 8
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY,
@@ -59,15 +66,15 @@ def test_it_is_a_llama_with_the_same_weights(kv_heads: int) -> None:
     for i, block in enumerate(ours.blocks):
         with torch.no_grad():
             block.attention_norm.weight.uniform_(0.5, 1.5)  # others than 1
-        query, key, value = block.qkv_proj.weight.split([32, 8 * kv_heads, 8 * kv_heads])
+        query, key, value = split(block.attention.qkv_proj.weight, kv_heads)
         parts = {
             "self_attn.q_proj": query,
             "self_attn.k_proj": key,
             "self_attn.v_proj": value,
-            "self_attn.o_proj": block.out_proj.weight,
-            "mlp.gate_proj": block.gate_proj.weight,
-            "mlp.up_proj": block.up_proj.weight,
-            "mlp.down_proj": block.down_proj.weight,
+            "self_attn.o_proj": block.attention.out_proj.weight,
+            "mlp.gate_proj": block.mlp.gate_proj.weight,
+            "mlp.up_proj": block.mlp.up_proj.weight,
+            "mlp.down_proj": block.mlp.down_proj.weight,
             "input_layernorm": block.attention_norm.weight,
             "post_attention_layernorm": block.mlp_norm.weight,
         }
@@ -88,9 +95,8 @@ def test_a_block_is_what_the_papers_say() -> None:
         def normalized(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
             return rows / (rows.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight
 
-        query, key, value = (normalized(hidden, block.attention_norm.weight) @ block.qkv_proj.weight.T).split(
-            [32, 16, 16], dim=1
-        )
+        normal = normalized(hidden, block.attention_norm.weight)
+        query, key, value = (normal @ part.T for part in split(block.attention.qkv_proj.weight, 2))
         rotation = rotation_of(torch.arange(LENGTH), 8, 10_000.0)
         mixed = torch.empty(LENGTH, 32)
         for head in range(4):
@@ -99,11 +105,11 @@ def test_a_block_is_what_the_papers_say() -> None:
             for i in range(LENGTH):
                 weights = torch.softmax(q[i] @ k[: i + 1].T / 8**0.5, dim=0)
                 mixed[i, own] = weights @ value[: i + 1, shared]
-        attended = hidden + mixed @ block.out_proj.weight.T
+        attended = hidden + mixed @ block.attention.out_proj.weight.T
         normal = normalized(attended, block.mlp_norm.weight)
-        gate = normal @ block.gate_proj.weight.T
-        up = gate * torch.sigmoid(gate) * (normal @ block.up_proj.weight.T)
-        torch.testing.assert_close(found, attended + up @ block.down_proj.weight.T, rtol=1e-5, atol=1e-6)
+        gate = normal @ block.mlp.gate_proj.weight.T
+        up = gate * torch.sigmoid(gate) * (normal @ block.mlp.up_proj.weight.T)
+        torch.testing.assert_close(found, attended + up @ block.mlp.down_proj.weight.T, rtol=1e-5, atol=1e-6)
 
 
 def test_rotations_are_those_of_the_formula() -> None:
@@ -153,7 +159,7 @@ def test_options_change_what_they_say() -> None:
         "position_embedding.weight"
     }
     assert {name for name, _ in gpt(tie_embeddings=False).named_parameters()} - names == {"head.weight"}
-    assert gpt(intermediate_size=20).blocks[0].up_proj.weight.shape == (20, 32)
+    assert gpt(intermediate_size=20).blocks[0].mlp.up_proj.weight.shape == (20, 32)
 
 
 @pytest.mark.parametrize(

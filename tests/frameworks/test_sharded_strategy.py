@@ -24,6 +24,12 @@ class TestFullySharded(StrategySuite):
     strategy = "fsdp"
 
 
+class TestAutomatic(StrategySuite):
+    """The model fits into each process."""
+
+    strategy = "auto"
+
+
 class TestHybrid(StrategySuite):
     """Two groups of two processes."""
 

@@ -63,9 +63,7 @@ def by_hand(model: Any, tokens: Tensor, params: dict[str, Any]) -> Tensor:
         states = model.token_embedding(tokens) + model.position_embedding.weight[: len(tokens)]
         states = torch.cat([model.summary[0], states]) if pooling == "cls" else states
         for layer in model.encoder.layers:
-            states = states + attended(layer.self_attn, layer.norm1(states), params["num_heads"])
-            inner = functional.gelu(layer.linear1(layer.norm2(states)))
-            states = states + layer.linear2(inner)
+            states = after(layer, states, params["num_heads"])
         states = model.norm(states)
         ends = states[0]
     text = {"mean": states.mean(dim=0), "max": states.max(dim=0).values}.get(pooling, ends)
@@ -80,21 +78,23 @@ def token_logits(model: Any, tokens: Tensor, params: dict[str, Any]) -> Tensor:
         return logits
     states = model.token_embedding(tokens) + model.position_embedding.weight[: len(tokens)]
     for layer in model.encoder.layers:
-        states = states + attended(layer.self_attn, layer.norm1(states), params["num_heads"])
-        states = states + layer.linear2(functional.gelu(layer.linear1(layer.norm2(states))))
+        states = after(layer, states, params["num_heads"])
     return model.head(model.norm(states))  # type: ignore[no-any-return]
 
 
-def attended(attention: nn.MultiheadAttention, x: Tensor, heads: int) -> Tensor:
-    q, k, v = functional.linear(x, attention.in_proj_weight, attention.in_proj_bias).chunk(3, dim=1)
-    size = x.shape[1] // heads
+def after(layer: Any, states: Tensor, heads: int) -> Tensor:
+    """Return the states after a layer, (tokens, width)."""
+    attention, mlp = layer.attention, layer.mlp
+    x = layer.attention_norm(states)
+    rows = attention.qkv_proj(x).view(len(x), heads, 3, -1)  # queries, keys and values of each head
     parts = []
     for head in range(heads):
-        of = slice(head * size, (head + 1) * size)
-        weights = torch.softmax(q[:, of] @ k[:, of].T / size**0.5, dim=1)  # (tokens, tokens)
-        parts.append(weights @ v[:, of])
-    mixed: Tensor = attention.out_proj(torch.cat(parts, dim=1))
-    return mixed
+        q, k, v = rows[:, head].unbind(1)  # (tokens, head size) each
+        weights = torch.softmax(q @ k.T / q.shape[1] ** 0.5, dim=1)  # (tokens, tokens)
+        parts.append(weights @ v)
+    states = states + attention.out_proj(torch.cat(parts, dim=1))
+    inner: Tensor = mlp.down_proj(functional.gelu(mlp.up_proj(layer.mlp_norm(states))))
+    return states + inner
 
 
 @pytest.mark.parametrize(("name", "params"), ALL)

@@ -184,6 +184,9 @@ def by_hand(task: Task, nets: Any) -> tuple[Trace, nn.Module]:
     model.train()
     seed_globals(task)
     optimizer = task.optimizer(model.parameters(), task.rate(0))
+    whole = {one: whole_vectors(one) for one in model.parameters() if task.ranks > 1}
+    for group in optimizer.param_groups:
+        group["params"] = [whole.get(one, one) for one in group["params"]]
     per_epoch = len(x) // task.batch if task.drop_last else -(-len(x) // task.batch)
     total, seen = 0.0, 0
     for step in range(task.steps):
@@ -203,10 +206,14 @@ def by_hand(task: Task, nets: Any) -> tuple[Trace, nn.Module]:
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
             parameter.grad = gradient
         if task.clip is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), task.clip)
+            clip_by_hand(task, list(model.parameters()))
         for group in optimizer.param_groups:
             group["lr"] = task.rate(step)
+        for parameter, vectors in whole.items():
+            vectors.grad = whole_vectors(parameter.grad)  # type: ignore[arg-type]
         optimizer.step()
+        for parameter, vectors in whole.items():
+            parameter.data = vectors.detach()[: parameter.numel()].view(parameter.shape).clone()
         trace.losses.append(float(loss))
         total, seen = total + trace.losses[-1] * len(ids), seen + len(ids)
         now = step + 1
@@ -223,6 +230,28 @@ def by_hand(task: Task, nets: Any) -> tuple[Trace, nn.Module]:
     trace.test = evaluate(task, model, test)
     trace.masks = list(nets.MASKS)
     return trace, model
+
+
+def whole_vectors(values: Tensor) -> nn.Parameter:
+    """The values in a row, and zeros behind them, so that no vector of a kernel is partly filled."""
+    flat = values.detach().flatten()
+    return nn.Parameter(torch.cat([flat, torch.zeros(-len(flat) % 64)]))
+
+
+def clip_by_hand(task: Task, parameters: list[nn.Parameter]) -> None:
+    if task.ranks == 1:
+        torch.nn.utils.clip_grad_norm_(parameters, task.clip)
+        return
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    by_row = [(one * one).reshape(len(one), -1).sum(1) for one in gradients]
+    by_element = [one * one for one in gradients]
+    sums = [
+        (element if one.dim() < 2 else row).double().sum()
+        for one, row, element in zip(gradients, by_row, by_element, strict=True)
+    ]
+    norm = torch.stack(sums).sum().sqrt().float()
+    for one in gradients:
+        one.mul_(min(task.clip / (norm + 1e-6), torch.ones(())))  # type: ignore[type-var]
 
 
 Part = tuple[Tensor, list[Tensor]]  # the share of the loss, and the gradient of each parameter

@@ -90,6 +90,7 @@ class TorchLearner(Learner):
         self._strategy = _strategy_of(inputs, self._module)
         self._pipeline = self._placed_stages(inputs)
         self._strategy.place(self._module)
+        self._strategy.prepare(self._module, optim.whole_parameters(training, self._module))
         optimizer = self._build_optimizer(training, groups)
         average = Average(self._module, training.ema) if training.ema else None
         self.weights = "ema" if average else "trained"
@@ -282,6 +283,9 @@ class TorchLearner(Learner):
             source.close()
         self._is_expecting = False
         self._strategy.close()
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
         if self._undo is not None:
             self._undo()
             self._undo = None

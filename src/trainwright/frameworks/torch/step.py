@@ -42,7 +42,7 @@ class StepSettings:
 
 
 class End(NamedTuple):
-    """What a backward pass ends: the gradients of a virtual rank, and those of this process in the step."""
+    """The gradients that are complete after a backward pass: of a virtual rank, and of all in the step."""
 
     part: bool
     step: bool

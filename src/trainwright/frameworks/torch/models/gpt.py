@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainwright.frameworks.torch.models.attention import Attention, Mlp, Rotation, rotation_of
+
 _STD = 0.02  # of the initial weights
 _RMS_EPS = 1e-6
 _MULTIPLE = 8  # of the width of a SwiGLU layer, which kernels like
-Rotation = tuple[Tensor, Tensor]  # cosines and sines, (length, head size / 2) each
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,6 @@ class _Form:
     bias: bool
     activation: str
     intermediate_size: int
-
-    @property
-    def head_size(self) -> int:
-        return self.hidden_size // self.num_heads
-
-    def linear(self, inputs: int, outputs: int) -> nn.Linear:
-        return nn.Linear(inputs, outputs, bias=self.bias)
 
     def norm(self) -> nn.Module:
         if self.normalization == "rms":
@@ -78,7 +72,7 @@ class Gpt(nn.Module):
             )
         common = _form(hidden_size, num_heads, kv_heads, dropout, **form)
         self.rotary_base = rotary_base
-        self.head_size = common.head_size
+        self.head_size = hidden_size // num_heads
         self.token_embedding = nn.Embedding(vocab_size, hidden_size)
         self.position_embedding = nn.Embedding(context_length, hidden_size) if position == "learned" else None
         self.dropout = nn.Dropout(dropout)
@@ -144,70 +138,23 @@ def _form(  # the defaults of what all layers share
     )
 
 
-def rotation_of(positions: Tensor, size: int, base: float) -> Rotation:
-    """Return the cosines and sines that rotate the heads at each position, (length, size / 2) float32 each.
-
-    Su et al.: "RoFormer: enhanced transformer with rotary position embedding", 2021.
-    """
-    exponents = torch.arange(0, size, 2, device=positions.device, dtype=torch.float32) / size
-    angles = positions.float()[:, None] / base**exponents  # (length, size / 2)
-    return angles.cos(), angles.sin()
-
-
-def rotated(heads: Tensor, rotation: Rotation) -> Tensor:
-    """Rotate (rows, heads, length, size) by position: element i together with element i + size / 2."""
-    cos, sin = (one.to(heads.dtype) for one in rotation)  # (length, size / 2)
-    first, second = heads.chunk(2, dim=-1)  # (rows, heads, length, size / 2) each
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-
-
 class _Block(nn.Module):
     """Causal self-attention and a feed-forward layer, each after a normalization and added to its input."""
 
     def __init__(self, form: _Form) -> None:
         super().__init__()
-        self.form = form
-        size, inner = form.hidden_size, form.intermediate_size
+        size, dropout = form.hidden_size, form.dropout
         self.attention_norm = form.norm()
-        self.qkv_proj = form.linear(size, (form.num_heads + 2 * form.num_kv_heads) * form.head_size)
-        self.out_proj = form.linear(size, size)
+        self.attention = Attention(
+            size, form.num_heads, form.num_kv_heads, dropout=dropout, bias=form.bias, causal=True
+        )
         self.mlp_norm = form.norm()
-        self.gate_proj = form.linear(size, inner) if form.activation == "swiglu" else None
-        self.up_proj = form.linear(size, inner)
-        self.down_proj = form.linear(inner, size)
-        self.dropout = nn.Dropout(form.dropout)
+        activation: Any = "gelu_tanh" if form.activation == "gelu" else form.activation
+        self.mlp = Mlp(size, form.intermediate_size, activation, bias=form.bias)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden: Tensor, rotation: Rotation | None) -> Tensor:
         """Compute (rows, length, hidden_size) -> the same shape."""
-        attended = hidden + self.dropout(self._attend(self.attention_norm(hidden), rotation))
-        mlp = self.down_proj(self._activated(self.mlp_norm(attended)))
-        out: Tensor = attended + self.dropout(mlp)
-        return out
-
-    def _activated(self, hidden: Tensor) -> Tensor:
-        if self.gate_proj is None:
-            return functional.gelu(self.up_proj(hidden), approximate="tanh")
-        gated: Tensor = functional.silu(self.gate_proj(hidden)) * self.up_proj(hidden)
-        return gated
-
-    def _attend(self, hidden: Tensor, rotation: Rotation | None) -> Tensor:
-        form = self.form
-        rows, length, _ = hidden.shape
-        sizes = [count * form.head_size for count in (form.num_heads, form.num_kv_heads, form.num_kv_heads)]
-        # (rows, length, all heads * head size) -> three of (rows, heads, length, head size)
-        query, key, value = (
-            part.view(rows, length, -1, form.head_size).transpose(1, 2)
-            for part in self.qkv_proj(hidden).split(sizes, dim=2)
-        )
-        if rotation is not None:
-            query, key = rotated(query, rotation), rotated(key, rotation)
-        mixed = functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            dropout_p=form.dropout if self.training else 0.0,
-            is_causal=True,
-            enable_gqa=form.num_kv_heads != form.num_heads,
-        )
-        out: Tensor = self.out_proj(mixed.transpose(1, 2).reshape(rows, length, form.hidden_size))
+        attended = hidden + self.dropout(self.attention(self.attention_norm(hidden), rotation))
+        out: Tensor = attended + self.dropout(self.mlp(self.mlp_norm(attended)))
         return out

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from trainwright.frameworks.torch.models.encoder import Encoder
 from trainwright.frameworks.torch.models.tokens import counted, embedding, pooled
 
 
@@ -38,16 +39,8 @@ class TextTransformer(nn.Module):
         # What BERT calls the CLS token: a learned one before the others, whose state stands for the text.
         self.summary = nn.Parameter(torch.zeros(1, 1, hidden_size)) if self.pooling == "cls" else None
         self.dropout = nn.Dropout(dropout)
-        layer = nn.TransformerEncoderLayer(
-            hidden_size,
-            num_heads,
-            intermediate_size or 4 * hidden_size,
-            dropout,
-            activation="gelu",
-            batch_first=True,
-            norm_first=True,
-        )
-        self.encoder = nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
+        inner = intermediate_size or 4 * hidden_size
+        self.encoder = Encoder(hidden_size, num_heads, num_layers, inner, dropout)
         self.norm = nn.LayerNorm(hidden_size)
         self.head = nn.Linear(hidden_size, output_shape[-1])
 
@@ -64,7 +57,7 @@ class TextTransformer(nn.Module):
         if self.summary is not None:
             hidden = torch.cat([self.summary.expand(len(hidden), -1, -1), hidden], dim=1)
             is_counted = nn.functional.pad(is_counted, (1, 0), value=True)  # (rows, 1 + length)
-        hidden = self.encoder(self.dropout(hidden), src_key_padding_mask=~is_counted)
+        hidden = self.encoder(self.dropout(hidden), is_counted)
         hidden = self.norm(hidden)  # (rows, length, hidden_size), with a summary one more token
         if self.pooling == "cls":
             hidden = hidden[:, 0]

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from trainwright.frameworks.torch.models.encoder import Encoder
+
 _HEAD_SIZE = 64
 
 
@@ -34,10 +36,7 @@ class Transformer(nn.Module):
         self.scale = nn.Parameter(torch.empty(in_features, hidden_size).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(in_features, hidden_size).uniform_(-bound, bound))
         self.summary = nn.Parameter(torch.empty(1, 1, hidden_size).uniform_(-bound, bound))
-        layer = nn.TransformerEncoderLayer(
-            hidden_size, heads, 4 * hidden_size, dropout, activation="gelu", batch_first=True, norm_first=True
-        )
-        self.encoder = nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
+        self.encoder = Encoder(hidden_size, heads, num_layers, 4 * hidden_size, dropout)
         self.head = nn.Sequential(nn.LayerNorm(hidden_size), nn.Linear(hidden_size, out_features))
 
     def forward(self, features: Tensor) -> Tensor:

@@ -93,6 +93,18 @@ def build_optimizer(
         raise ModelError(f"training.optimizer: {name} rejects its options ({listed}): {error}") from error
 
 
+def whole_parameters(config: TrainingConfig, model: nn.Module) -> set[int]:
+    """Return the ids of the parameters that the optimizer updates as a whole, not element by element.
+
+    Raises:
+        ModelError: A pattern matches nothing.
+    """
+    name = config.optimizer.type
+    if name == "muon":
+        return hidden_matrices(model, config.optimizer.params.get("exclude") or ())
+    return {id(one) for one in model.parameters()} if name == "adafactor" or ":" in name else set()
+
+
 def _refuse_dense_only(config: TrainingConfig, sparse: Sequence[str]) -> None:
     """Raise a ModelError unless torch's optimizer accepts sparse gradients, and has only dense state."""
     name, momentum = config.optimizer.type, config.optimizer.params.get("momentum")

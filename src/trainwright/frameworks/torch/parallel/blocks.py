@@ -1,26 +1,28 @@
 """The blocks of parameters that a process updates, in tensors of whole vectors.
 
 A vectorized kernel on a CPU may round the last elements of a tensor, which fill no vector, in another way
-than the others (by a multiplication and an addition where the vector code has one fused operation). So an
-update would depend on how a parameter is divided. It does not where every tensor is filled up to whole
+than the others (by a multiplication and an addition where vectors have one fused operation). So an update
+would depend on how a parameter is divided. It does not where every tensor is filled up to whole
 vectors, and where one thread goes through it: threads divide a tensor anywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trainwright.errors import ModelError
 from trainwright.frameworks.torch.state.layout import is_dense, is_divided, local, with_block
 
 LANES = 64  # elements: two vectors of 512 bits of any dtype of weights
 
 
 class Blocks:
-    """What the optimizer updates in place of each parameter of a module.
+    """The tensors that the optimizer updates in place of the parameters of a module.
 
     Of a `DTensor` it is the block of this process, of another parameter the parameter itself; where `fills`,
     a copy that is filled up to whole vectors, if it is not as long as some.
@@ -28,15 +30,30 @@ class Blocks:
     Args:
         parameters: The parameters.
         fills: Whether the update must not depend on how they are divided.
+        whole: The ids of those whose update is not one of element by element.
+
+    Raises:
+        ModelError: One of those is divided.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], *, fills: bool = False) -> None:
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], *, fills: bool = False, whole: Collection[int] = ()
+    ) -> None:
+        if any(id(one) in whole and is_divided(one) for one in parameters):
+            raise ModelError(
+                "training.optimizer: it updates matrices as a whole, and the processes have parts of them; "
+                "use one that updates element by element, such as adamw, or distributed.strategy: ddp"
+            )
         self._held = {id(one): _held(one) for one in parameters}
         self._fills = fills
+        self._whole = whole
         self._filled = {
             id(one): nn.Parameter(torch.zeros(-(-held.numel() // LANES) * LANES), one.requires_grad)
             for one in parameters
-            if fills and one.device.type == "cpu" and _fits(held := self._held[id(one)])
+            if fills
+            and one.device.type == "cpu"
+            and id(one) not in whole
+            and _fits(held := self._held[id(one)])
         }
         self._pairs = [
             (self._held[id(one)], self._filled[id(one)]) for one in parameters if id(one) in self._filled
@@ -69,14 +86,21 @@ class Blocks:
         filled[: held.numel()].view(held.shape).copy_(value)
         return filled
 
-    def update(self, apply: Callable[[], object], *, is_fused: bool) -> Callable[[], object]:
+    def update(
+        self, apply: Callable[[], object], groups: Sequence[Mapping[str, Any]]
+    ) -> Callable[[], object]:
         """Return an update, made by `apply`, of the blocks.
 
         Args:
             apply: Updates what `updated` gives from its gradients; called under `no_grad`.
-            is_fused: Whether its kernels give each thread whole vectors.
+            groups: The groups of parameters of the optimizer; fused kernels give each thread whole vectors.
         """
-        if not self._fills or (is_fused and not self._pairs):
+        if not self._fills:
+            return apply
+        is_fused = all(
+            group.get("fused") or all(id(one) in self._whole for one in group["params"]) for group in groups
+        )
+        if is_fused and not self._pairs:
             return apply
 
         def updated() -> None:

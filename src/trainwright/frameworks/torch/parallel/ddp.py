@@ -31,9 +31,7 @@ class DataParallel(Strategy):
         self.close()
         if (copies := self.world.mesh.data) == 1:
             return
-        group = None
-        if copies < self.world.size:
-            group = self.device_mesh(parameters[0].device).get_group("data")
+        group = None if copies == self.world.size else self.process_group("data")
         blocks = [self.blocks.held(one) for one in parameters]
         self._all_reduce = GradientAllReduce(parameters, self._tree, self.world, blocks=blocks, group=group)
 

@@ -50,8 +50,9 @@ class FullySharded(Strategy):
 
     def place(self, module: nn.Module) -> None:
         """Let each process keep its rows of each parameter, and gather the others' when they are needed."""
+        super().place(module)
         whole = {one for one in module.parameters() if not _can_be_divided(one)}
-        mesh = self.device_mesh(next(module.parameters()).device)["shard"]
+        mesh = self.device_mesh["shard"]
         for part in [*modules_to_wrap(module, self.distributed.wrap), module]:
             divided = fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
             divided.set_custom_reduce_scatter(_TreeReduceScatter())  # type: ignore[arg-type] # a protocol
@@ -59,7 +60,6 @@ class FullySharded(Strategy):
             divided.set_force_sum_reduction_for_comms(enable=True)
         self._module = divided
         self._group = mesh.get_group()
-        super().place(module)
 
     def ranks(self, process: int, virtual: int) -> Sequence[int]:
         """Return the ranks of a process: those that it computes at the same time as its neighbours."""
@@ -107,7 +107,7 @@ class FullySharded(Strategy):
         if self.world.mesh.data > 1:
             held = map(self.blocks.held, self._trained)
             gradients = [one.grad for one in held if one.grad is not None]
-            group = self.device_mesh(self._trained[0].device).get_group("data")
+            group = self.process_group("data")
             collectives.tree_all_reduce(gradients, group)
 
 

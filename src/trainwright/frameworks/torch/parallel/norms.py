@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trainwright.frameworks.torch.parallel import collectives
 from trainwright.frameworks.torch.state.layout import splits_of
-
-if TYPE_CHECKING:
-    from trainwright.frameworks.torch.parallel.strategy import Strategy
+from trainwright.world import Mesh
 
 
 class Norms:
@@ -22,11 +20,15 @@ class Norms:
     are split; these sums are gathered, and added up in float64 for each parameter, then over all.
 
     Args:
-        strategy: Says how parameters are divided.
+        mesh: The sizes of the axes of the processes.
+        group: Returns the process group of an axis.
+        pieces: Returns the number of pieces of the rows of a parameter that this process has.
     """
 
-    def __init__(self, strategy: Strategy) -> None:
-        self._strategy = strategy
+    def __init__(
+        self, mesh: Mesh, group: Callable[[str], Any], pieces: Callable[[nn.Parameter], int]
+    ) -> None:
+        self._mesh, self._group, self._pieces = mesh, group, pieces
 
     def total(self, gradients: Sequence[tuple[nn.Parameter, Tensor]]) -> Tensor:
         """Return the norm of all gradients together, (), float32.
@@ -43,19 +45,11 @@ class Norms:
             sums = self._gathered(sums, parameters, axis)
         return torch.stack([one.double().sum() for one in sums]).sum().sqrt().float()
 
-    def _pieces(self, parameter: nn.Parameter) -> int:
-        """Return the number of pieces of each row that this process has."""
-        strategy = self._strategy
-        if id(parameter) not in strategy.column_split:
-            return 1
-        return strategy.distributed.virtual.sizes.tensor // strategy.world.mesh.tensor
-
     def _gathered(
         self, sums: Sequence[Tensor], parameters: Sequence[nn.Parameter], axis: str
     ) -> Sequence[Tensor]:
         """Return the sums, (rows, pieces) for each parameter, of all processes along an axis together."""
-        mesh = self._strategy.world.mesh
-        processes: int = getattr(mesh, axis)
+        processes: int = getattr(self._mesh, axis)
         dims = [splits_of(one).get(axis) for one in parameters]
         divided = [index for index, dim in enumerate(dims) if dim is not None]
         if processes == 1 or not divided:
@@ -64,15 +58,14 @@ class Norms:
         for index in divided:
             rows = parameters[index].shape[0]
             if axis == "shard" and splits_of(parameters[index]).get("tensor") == 0:
-                rows //= mesh.tensor  # these are divided first
+                rows //= self._mesh.tensor  # these are divided first
             most = -(-rows // processes) if dims[index] == 0 else len(sums[index])
             sizes.append((rows, most))
             padding = (0, 0, 0, most - len(sums[index]))
             mine.append(nn.functional.pad(sums[index], padding).reshape(-1))
-        group = self._strategy.device_mesh(parameters[0].device).get_group(axis)
         columns = [
             torch.split(one, [len(part) for part in mine])
-            for one in collectives.gather(torch.cat(mine), group)
+            for one in collectives.gather(torch.cat(mine), self._group(axis))
         ]
         whole = list(sums)
         for number, (index, (rows, most)) in enumerate(zip(divided, sizes, strict=True)):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,8 +27,8 @@ _ALONE = DistributedConfig(virtual=VirtualConfig(data=1, tensor=1, pipeline=1))
 class Strategy:
     """The strategy of a single process, which does all work and holds all state; the base of others.
 
-    The learner calls `place` before it makes the optimizer, whose parameters are those of `blocks`, then
-    `update_of` and `train`. Each step calls
+    The learner calls `place`, then `prepare` before it makes the optimizer, whose parameters are those of
+    `blocks`, then `update_of` and `train`. Each step calls
     `backward` after the forward pass of each microbatch, `end_part` after each virtual rank of this process,
     and `reduce`; then, as the config asks, `clip` or `norm`, and the update. A single process with one
     virtual rank calls neither `end_part` nor `reduce`. All processes make the same calls, but for `backward`:
@@ -64,8 +64,9 @@ class Strategy:
         self.blocks = Blocks([])
         self.column_split: set[int] = set()  # ids of parameters whose columns the virtual mesh splits
         self._tree = GradientTree([])
-        self._norms = Norms(self)
+        self._norms = Norms(world.mesh, self.process_group, self._pieces)
         self._device_mesh: DeviceMesh | None = None
+        self._device = torch.device("cpu")
 
     @classmethod
     def chosen(cls, module: nn.Module, world: World, virtual: Mesh) -> type[Strategy]:  # noqa: ARG003 - for others
@@ -84,7 +85,16 @@ class Strategy:
 
     def place(self, module: nn.Module) -> None:
         """Place the parameters of a module, in place, where this process computes with them."""
-        self.blocks = Blocks(list(module.parameters()), fills=self.is_exact)
+        self._device = next(module.parameters()).device
+
+    def prepare(self, module: nn.Module, whole: Collection[int] = ()) -> None:
+        """Prepare the update of the parameters, which are placed.
+
+        Args:
+            module: The module.
+            whole: The ids of the parameters whose update is not one of element by element.
+        """
+        self.blocks = Blocks(list(module.parameters()), fills=self.is_exact, whole=whole)
 
     @property
     def groups(self) -> int:
@@ -160,8 +170,7 @@ class Strategy:
             scaler: What has scaled the loss, and skips an update with gradients that overflow.
         """
         if scaler is None:
-            is_fused = all(group.get("fused") for group in optimizer.param_groups)
-            return self.blocks.update(update_of(optimizer), is_fused=is_fused)
+            return self.blocks.update(update_of(optimizer), optimizer.param_groups)
 
         def scaled() -> None:
             scaler.step(optimizer)
@@ -169,12 +178,22 @@ class Strategy:
 
         return scaled
 
-    def device_mesh(self, device: torch.device) -> DeviceMesh:
-        """Return torch's mesh of the processes, with our axes; the first call is collective."""
+    @property
+    def device_mesh(self) -> DeviceMesh:
+        """Torch's mesh of the processes, with our axes; the first use is collective."""
         if self._device_mesh is None:
             sizes, names = tuple(self.world.mesh), self.world.mesh._fields
-            self._device_mesh = init_device_mesh(device.type, sizes, mesh_dim_names=names)
+            self._device_mesh = init_device_mesh(self._device.type, sizes, mesh_dim_names=names)
         return self._device_mesh
+
+    def process_group(self, axis: str) -> Any:
+        """Return torch's group of the processes along an axis that this one is in."""
+        return self.device_mesh.get_group(axis)
+
+    def _pieces(self, parameter: nn.Parameter) -> int:
+        """Return the number of pieces of the rows of a parameter that this process has."""
+        slices = self.distributed.virtual.sizes.tensor // self.world.mesh.tensor
+        return slices if id(parameter) in self.column_split else 1
 
     def close(self) -> None:
         """Take what `train` has added off the parameters, which the user may go on with."""

@@ -15,7 +15,14 @@ from trainwright.frameworks.torch.outputs import Outputs
 from trainwright.frameworks.torch.parallel.pipeline.links import Channel, Links
 from trainwright.frameworks.torch.parallel.pipeline.passes import Computation, Microbatch, Passes
 from trainwright.frameworks.torch.parallel.pipeline.schedule import ONE_F_ONE_B, process_of, schedule
-from trainwright.frameworks.torch.parallel.pipeline.seams import Places, Seam, StageEnd, enter, leave, skip
+from trainwright.frameworks.torch.parallel.pipeline.seams import (
+    Places,
+    Seam,
+    ended_by_stages,
+    enter,
+    leave,
+    skip,
+)
 from trainwright.frameworks.torch.parallel.pipeline.shared import SharedGradients
 from trainwright.frameworks.torch.parallel.pipeline.split import KEY, Stages
 from trainwright.frameworks.torch.parallel.pipeline.transfers import Transfers
@@ -102,6 +109,15 @@ class Pipeline:
         ]
         self._seams = {stage: self._seams_of(stage) for stage in self.owned}
         self._generators = generators(device)
+        self._forward = vars(self._module).get("forward")
+        self._module.forward = ended_by_stages(self._module.forward)
+
+    def close(self) -> None:
+        """Give the module its own forward pass back."""
+        if self._forward is None:
+            del self._module.forward
+        else:
+            self._module.forward = self._forward
 
     def _ends(self, *stages: int) -> tuple[int, ...]:
         return tuple(self.owners[stage] for stage in stages)
@@ -160,8 +176,6 @@ class Pipeline:
         try:
             with self._places.replaced(self._seams[stage]):
                 return call()
-        except StageEnd as end:
-            return end.hidden.contiguous()
         finally:
             self._hidden = torch.empty(0)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any, NoReturn
 
 from torch import Tensor, nn
@@ -114,6 +115,22 @@ def enter(hidden: Callable[[], Tensor]) -> Callable[..., Any]:
         return block(**{**named, next(iter(named)): hidden()})
 
     return act
+
+
+def ended_by_stages(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a model's forward pass, which returns the hidden state where a stage has ended it.
+
+    So what is around the model's forward pass, as the hooks of FSDP2, gets an output in any case.
+    """
+
+    @wraps(forward)
+    def compute(*inputs: Any, **named: Any) -> Any:
+        try:
+            return forward(*inputs, **named)
+        except StageEnd as end:
+            return end.hidden.contiguous()
+
+    return compute
 
 
 def first_argument(inputs: Sequence[Any], named: Mapping[str, Any]) -> Tensor:

@@ -1,0 +1,101 @@
+"""Split a model by a plan of tensor parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from trainwright.frameworks.torch.parallel.tensor.plan import Plan, Region, layout_of, split_dims
+from trainwright.frameworks.torch.parallel.tensor.region import RegionForward, SequenceForward
+from trainwright.frameworks.torch.parallel.tensor.slices import Slices
+
+
+@dataclass(frozen=True)
+class Parallelized:
+    """The trace of tensor parallelism in a model.
+
+    Attributes:
+        columns: The names of the parameters that are split along their second dimension.
+        undo: Gives the forward passes back; parameters stay as they are.
+    """
+
+    columns: frozenset[str]
+    undo: Callable[[], None]
+
+
+def parallelize(module: nn.Module, plan: Plan, slices: Slices) -> Parallelized:
+    """Have a model compute in slices, in place, and leave it the parameters of this process's alone.
+
+    With several processes, a split parameter becomes a `DTensor`; the others are the same in all of them. The
+    model may be on the device meta.
+
+    Args:
+        module: The model.
+        plan: Which layers are split.
+        slices: The slices.
+
+    Raises:
+        ModelError: The plan does not fit the model; see `layout_of`.
+    """
+    layout = layout_of(module, plan, slices.virtual)
+    changed: list[tuple[nn.Module, Any]] = []
+    columns: set[str] = set()
+    if slices.virtual == 1:
+        return Parallelized(frozenset(), partial(_undo, changed))
+    for region in layout.regions:
+        part = module.get_submodule(region.name)
+        columns |= _distribute(module, region, slices)
+        changed.append((part, vars(part).get("forward")))
+        part.forward = RegionForward(part, region, slices)
+    for name in layout.sequence:
+        part = module.get_submodule(name)
+        changed.append((part, vars(part).get("forward")))
+        part.forward = SequenceForward(part, name, slices)
+    return Parallelized(frozenset(columns), partial(_undo, changed))
+
+
+def _undo(changed: list[tuple[nn.Module, Any]]) -> None:
+    for module, own in reversed(changed):
+        if own is None:
+            del module.forward
+        else:
+            module.forward = own
+
+
+def _distribute(module: nn.Module, region: Region, slices: Slices) -> set[str]:
+    """Replace the split parameters of a region by those of this process; name column-split ones."""
+    columns: set[str] = set()
+    for name, style in region.styles.items():
+        layer = module.get_submodule(name)
+        for own, dim in split_dims(layer, style).items():
+            if dim == 1:
+                columns.add(f"{name}.{own}")
+            if slices.mesh is None:
+                continue
+            whole = layer._parameters[own]
+            assert whole is not None
+            layer._parameters[own] = nn.Parameter(
+                _block(whole.detach(), dim, slices), requires_grad=whole.requires_grad
+            )
+    return columns
+
+
+def _block(whole: Tensor, dim: int, slices: Slices) -> Tensor:
+    """Return a whole tensor as a `DTensor` that holds the slices of this process."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    size = whole.shape[dim] // slices.processes
+    own = whole.narrow(dim, slices.rank * size, size).contiguous()
+    made: Tensor = DTensor.from_local(
+        own.clone() if own.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr() else own,
+        slices.mesh,
+        [Shard(dim)],
+        run_check=False,
+        shape=whole.shape,
+        stride=whole.stride(),
+    )
+    return made

@@ -1,0 +1,261 @@
+"""A split region of a model: its forward pass runs once for each slice of this process.
+
+Each slice is computed by the module's own code, with the parameters of the slice in place of the whole ones.
+So every operation has the same shapes on any number of processes. Kernels round alike then: they depend on
+shapes, and a vectorized one treats the last elements of a tensor otherwise than the others.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from trainwright.errors import ModelError
+from trainwright.frameworks.torch.generators import generators, seed_generators
+from trainwright.frameworks.torch.parallel.tensor import plan
+from trainwright.frameworks.torch.parallel.tensor.slices import Slices
+from trainwright.frameworks.torch.state.layout import local
+from trainwright.order import stream_seed
+
+_ALIGNMENT = 64  # bytes: kernels may round by it, and new tensors have it
+
+
+class _Weight(NamedTuple):
+    """A parameter of a region, and the dimension along which it is split; None: each slice has the whole."""
+
+    owner: nn.Module
+    name: str
+    dim: int | None
+
+    def slices(self, slices: Slices) -> Sequence[Tensor]:
+        """Return the tensors of the slices of this process, from what the module has at this moment."""
+        parameter = self.owner._parameters[self.name]
+        assert parameter is not None
+        if self.dim is None:
+            return slices.copy(parameter)
+        block = local(parameter)
+        parts = (block,) if slices.count == 1 else block.chunk(slices.count, self.dim)
+        return [_aligned(part) for part in parts]
+
+
+def _aligned(part: Tensor) -> Tensor:
+    """Return a slice as it would lie in memory if its process had no others."""
+    if part.is_contiguous() and part.data_ptr() % _ALIGNMENT == 0:
+        return part
+    return part.clone(memory_format=torch.contiguous_format)
+
+
+class SlicedForward:
+    """A forward pass that runs once for each slice of this process, in place of the module's own.
+
+    Args:
+        module: The module.
+        name: Its name, for messages.
+        slices: The slices.
+    """
+
+    def __init__(self, module: nn.Module, name: str, slices: Slices) -> None:
+        self._module = module
+        self._name = name or type(module).__name__
+        self._slices = slices
+        self._forward = module.forward
+        functools.update_wrapper(self, module.forward)
+        self._modules = list(module.modules())
+        self._weights = [
+            _Weight(part, own, None)
+            for part in self._modules
+            for own, parameter in part._parameters.items()
+            if parameter is not None
+        ]
+        self._lock = threading.RLock()  # the module has one slice's parameters at a time
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.RLock()
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Compute what the module does, of whole tensors."""
+        leaves, structure = pytree.tree_flatten((inputs, named))
+        if any(hasattr(one, "get_seq_length") for one in leaves):  # slices would add to the same cache
+            raise ModelError(
+                f"{plan.KEY}: {self._name} cannot keep keys and values: call it with use_cache=False"
+            )
+        parts = [
+            self._parts(one) if isinstance(one, Tensor) else [one] * self._slices.count for one in leaves
+        ]
+        arguments = list(zip(*parts, strict=True)) or [()] * self._slices.count
+        with self._lock:
+            outputs = self._computed(arguments, structure)
+            return self._whole(outputs)
+
+    def _parts(self, whole: Tensor) -> Sequence[Tensor]:
+        """Return an input for each slice."""
+        return self._slices.copy(whole)
+
+    def _whole(self, outputs: Sequence[Any]) -> Any:
+        """Return the output for those of the slices."""
+        raise NotImplementedError
+
+    def _run(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Return the output of a slice, whose parameters the module has."""
+        return self._forward(*inputs, **named)
+
+    def _computed(self, arguments: Sequence[Sequence[Any]], structure: Any) -> list[Any]:
+        """Return the outputs of the slices; the module is as it was afterwards."""
+        weights = [weight.slices(self._slices) for weight in self._weights]
+        held = [dict(part._parameters) for part in self._modules]
+        is_training = any(part.training for part in self._modules)
+        streams = _Streams(self._slices, arguments[0]) if is_training else None
+        outputs = []
+        try:
+            for index, leaves in enumerate(arguments):
+                for weight, parts in zip(self._weights, weights, strict=True):
+                    weight.owner._parameters[weight.name] = parts[index]  # type: ignore[assignment]
+                if streams is not None:
+                    streams.begin(index)
+                inputs, named = pytree.tree_unflatten(list(leaves), structure)
+                outputs.append(self._run(inputs, named))
+        finally:
+            for part, parameters in zip(self._modules, held, strict=True):
+                part._parameters.update(parameters)
+            if streams is not None:
+                streams.end()
+        return outputs
+
+
+class SequenceForward(SlicedForward):
+    """The forward pass of a module that computes each slice of the tokens, (rows, length, ...), by itself."""
+
+    def __call__(self, hidden: Tensor) -> Any:
+        """Compute (rows, length, ...) -> (rows, length, ...)."""
+        with self._lock:
+            self._length = hidden.shape[1]
+            return super().__call__(hidden)
+
+    def _parts(self, whole: Tensor) -> Sequence[Tensor]:
+        return self._slices.scatter(whole, 1)
+
+    def _whole(self, outputs: Sequence[Any]) -> Any:
+        return self._slices.gather(outputs, 1, self._length)
+
+
+class RegionForward(SlicedForward):
+    """The forward pass of a split region.
+
+    Args:
+        module: The region.
+        region: The plan for it.
+        slices: The slices.
+    """
+
+    def __init__(self, module: nn.Module, region: plan.Region, slices: Slices) -> None:
+        super().__init__(module, region.name, slices)
+        prefix = f"{region.name}." if region.name else ""
+        self._weights = []
+        self._biases: list[_Weight] = []  # of row-wise layers: added once, to the sum
+        for name, part in module.named_modules():
+            style = region.styles.get(f"{prefix}{name}".removesuffix("."))
+            dims = {} if style is None else plan.split_dims(part, style)
+            for own, parameter in part._parameters.items():
+                if parameter is None:
+                    continue
+                is_bias = style == plan.ROWWISE and own == "bias"
+                (self._biases if is_bias else self._weights).append(_Weight(part, own, dims.get(own)))
+        self._divided = [
+            (module.get_submodule(name[len(prefix) :]), attribute) for name, attribute in region.divided
+        ]
+        self._output = module.get_submodule(region.output)
+        self._checked: set[bool] = set()  # the modes of training in which the output was as expected
+
+    def _computed(self, arguments: Sequence[Sequence[Any]], structure: Any) -> list[Any]:
+        numbers = [getattr(part, attribute) for part, attribute in self._divided]
+        biases = [bias.owner._parameters[bias.name] for bias in self._biases]
+        try:
+            for bias in self._biases:
+                bias.owner._parameters[bias.name] = None
+            for (part, attribute), number in zip(self._divided, numbers, strict=True):
+                setattr(part, attribute, number // self._slices.virtual)
+            return super()._computed(arguments, structure)
+        finally:
+            for bias, parameter in zip(self._biases, biases, strict=True):
+                bias.owner._parameters[bias.name] = parameter
+            for (part, attribute), number in zip(self._divided, numbers, strict=True):
+                setattr(part, attribute, number)
+
+    def _run(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Return the output of a slice, which must be that of the row-wise layer.
+
+        Raises:
+            ModelError: The module goes on computing with a part of a sum.
+        """
+        mode = self._module.training
+        if mode in self._checked:
+            return self._forward(*inputs, **named)
+        seen: list[Any] = []
+        hook = self._output.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+        try:
+            output = self._forward(*inputs, **named)
+        finally:
+            hook.remove()
+        first = output[0] if isinstance(output, tuple) else output
+        if not (len(seen) == 1 and isinstance(first, Tensor) and _is_same(first, seen[0])):
+            raise ModelError(
+                f"{plan.KEY}: {self._name} computes more after its {plan.ROWWISE} layer, whose outputs are "
+                "only a part of the sum there: move norm, dropout and residual out of it, into a module "
+                "around it"
+            )
+        self._checked.add(mode)
+        return output
+
+    def _whole(self, outputs: Sequence[Any]) -> Any:
+        """Return the sum; what a module returns besides it is that of some heads, and left out."""
+        is_tuple = isinstance(outputs[0], tuple)
+        total = self._slices.sum([output[0] for output in outputs] if is_tuple else outputs)
+        for bias in self._biases:
+            added = bias.owner._parameters[bias.name]
+            assert added is not None
+            total = total + added.to(total.dtype)
+        return (total, *[None] * (len(outputs[0]) - 1)) if is_tuple else total
+
+
+def _is_same(output: Tensor, seen: Any) -> bool:
+    """Return whether a tensor is another one, or a view of all of it with the same features."""
+    return (
+        isinstance(seen, Tensor)
+        and output.numel() == seen.numel()
+        and output.shape[-1] == seen.shape[-1]
+        and output.data_ptr() == seen.data_ptr()
+    )
+
+
+class _Streams:
+    """The random numbers of the slices: each draws from generators that are seeded by its number.
+
+    One number is drawn for all of them, from the generator of the processor; so whatever the slices draw, the
+    generators are the same afterwards in all processes.
+    """
+
+    def __init__(self, slices: Slices, arguments: Sequence[Any]) -> None:
+        self._own = slices.own
+        device = next(one.device for one in arguments if isinstance(one, Tensor))
+        self._generators = generators(device)
+        self._key = int(torch.randint(1 << 62, (), generator=torch.default_generator, device="cpu"))
+        self._states = [one.get_state() for one in self._generators]
+
+    def begin(self, index: int) -> None:
+        """Seed the generators for a slice of this process."""
+        seed_generators(self._generators, stream_seed(self._key, self._own[index]))
+
+    def end(self) -> None:
+        """Put back the generators."""
+        for generator, state in zip(self._generators, self._states, strict=True):
+            generator.set_state(state)
