@@ -143,7 +143,7 @@ class TorchLearner(Learner):
         uses = uses_of(module, stages, call, self._train.take(np.zeros(1, dtype=np.int64)))
         links = None
         if inputs.world.mesh.pipeline > 1:
-            links = Links(self._strategy.device_mesh(device).get_group("pipeline"))
+            links = Links(self._strategy.device_mesh.get_group("pipeline"))
         pipeline = Pipeline(module, stages, uses, links=links)
         pipeline.place(device)
         return pipeline
