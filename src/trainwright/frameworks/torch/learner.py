@@ -143,9 +143,10 @@ class TorchLearner(Learner):
         uses = uses_of(module, stages, call, self._train.take(np.zeros(1, dtype=np.int64)))
         links = None
         if inputs.world.mesh.pipeline > 1:
-            links = Links(self._strategy.device_mesh.get_group("pipeline"))
+            links = Links(self._strategy.process_group("pipeline"))
         pipeline = Pipeline(module, stages, uses, links=links)
         pipeline.place(device)
+        self._strategy.copied = pipeline.copied
         return pipeline
 
     def _build_step(self, inputs: LearnerInputs) -> TorchStep:

@@ -17,7 +17,7 @@ from trainwright.frameworks.torch.parallel.norms import Norms
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.frameworks.torch.parallel.virtual_ranks import GradientTree
 from trainwright.frameworks.torch.state.layout import block_of, local, splits_of
-from trainwright.frameworks.torch.state.snapshot import OPTIMIZER_FILE, Files, Owned
+from trainwright.frameworks.torch.state.snapshot import OPTIMIZER_FILE, Files, Owned, owner_of
 from trainwright.types import Block
 from trainwright.world import ALONE, Mesh, World
 
@@ -57,6 +57,7 @@ class Strategy:
         distributed: DistributedConfig | None = None,
     ) -> None:
         self.world = world
+        self.copied: frozenset[str] = frozenset()  # parameters that an earlier stage of a pipeline has, too
         self.saving = saving
         self.distributed = distributed or _ALONE
         # Whether the bits must be those of a mesh that divides parameters otherwise.
@@ -223,7 +224,11 @@ class Strategy:
         blocks: dict[str, dict[str, Block]] = {}
         for file, some in files.items():
             places = {name: place for name, one in some.items() if (place := block_of(one)) is not None}
-            held = {name: one for name, one in some.items() if name not in places or self._is_first(one)}
+            held = {
+                name: one
+                for name, one in some.items()
+                if name not in places or (self._is_first(one) and owner_of(file, name) not in self.copied)
+            }
             tensors[file] = {name: local(one) for name, one in held.items()}
             blocks[file] = {name: place for name, place in places.items() if name in held}
         return Owned(tensors, blocks)

@@ -51,6 +51,7 @@ from trainwright.frameworks.torch.state.snapshot import (
     SnapshotMemory,
     Tensors,
     TorchSnapshot,
+    owner_of,
 )
 from trainwright.frameworks.torch.state.structure import Changes, Structure, set_buffer
 from trainwright.frameworks.torch.state.unsaved import fingerprints
@@ -157,9 +158,9 @@ class TrainingState:
         """
         try:
             weights = load_tensors(
-                folder, WEIGHTS_FILE, dict(_named_tensors(self._model)).get, skip=self._elsewhere.__contains__
+                folder, WEIGHTS_FILE, dict(_named_tensors(self._model)).get, skip=self._skip(WEIGHTS_FILE)
             )
-            module = load_tensors(folder, MODULE_FILE, optional=True, skip=self._is_elsewhere)
+            module = load_tensors(folder, MODULE_FILE, optional=True, skip=self._skip(MODULE_FILE))
         except SafetensorError as error:
             raise ModelError(f"this is not a safetensors file: {error}") from error
         strides = _strides_by_file(module)
@@ -174,14 +175,14 @@ class TrainingState:
             return
         self._built.set_flags(self._model, changes)
         if self._optimizer is not None:
-            saved = load_tensors(folder, OPTIMIZER_FILE, self._optimizer.layouts(), skip=self._is_elsewhere)
+            saved = load_tensors(
+                folder, OPTIMIZER_FILE, self._optimizer.layouts(), skip=self._skip(OPTIMIZER_FILE)
+            )
             self._optimizer.load(saved, strides[_OPTIMIZER])
 
-    def _is_elsewhere(self, name: str) -> bool:
-        """Return whether a tensor of the optimizer's or the module's file belongs to another process."""
-        # such as `buffers/NAME`, `trained/PARAMETER` or `PARAMETER.KEY`
-        owner = name.partition("/")[2] if "/" in name else name.rpartition(".")[0]
-        return owner in self._elsewhere
+    def _skip(self, file: str) -> Callable[[str], bool]:
+        """Return a function that says whether a tensor of a file belongs to another process's stages."""
+        return lambda name: owner_of(file, name) in self._elsewhere
 
     def unsaved(self, *, has_trained: bool) -> dict[str, str]:
         """Return a hash of each part of the state that no checkpoint can hold, by name.

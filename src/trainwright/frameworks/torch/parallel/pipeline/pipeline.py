@@ -66,6 +66,7 @@ class Pipeline:
         self.owners = [process_of(one, stages.count, self.size, name) for one in range(stages.count)]
         self.owned = [stage for stage, owner in enumerate(self.owners) if owner == self.index]
         self.elsewhere: frozenset[str] = frozenset()  # parameters and buffers that only other processes have
+        self.copied: frozenset[str] = frozenset()  # parameters that an earlier process has, too
         self._places = Places(module, stages.blocks)
         self._generators: list[torch.Generator] = []
         self._seed, self._hidden = 0, torch.empty(0)  # with which the next stage begins
@@ -90,6 +91,11 @@ class Pipeline:
         self.elsewhere = frozenset(names - _names(self._module))
         own = set(map(id, self._module.parameters()))
         shared = {i: by_name[name] for i, (name, _) in enumerate(uses) if id(by_name[name]) in own}
+        self.copied = frozenset(
+            name
+            for name, one in self._module.named_parameters(remove_duplicate=False)
+            if self.owners[by_id[id(one)][0]] != self.index
+        )
         last = self.stages.count - 1
         self._shared = SharedGradients(
             shared, [used for _, used in uses], self.owners, self._links, first_tag=2 * last

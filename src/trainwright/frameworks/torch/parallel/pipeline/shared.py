@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.frameworks.torch.parallel.pipeline.links import Arrival, Channel, Links
+from trainwright.frameworks.torch.state.layout import is_divided, local, with_block
 
-Gradients = dict[tuple[int, int], Tensor]  # by the index of the parameter and the stage
+Gradients = dict[tuple[int, int], Tensor]  # blocks of this process, by parameter (its index) and stage
 
 
 class SharedGradients:
@@ -18,9 +19,9 @@ class SharedGradients:
     Every process that has one of the stages has a copy of the parameter, and gets the same sum.
 
     Args:
-        parameters: The shared parameters that this process has, with the stages that use each, by index among
-            all shared parameters.
-        holders: The stages of each shared parameter, and those of each process.
+        parameters: The shared parameters that this process has, by their index among all.
+        uses: The stages that use each shared parameter.
+        owners: The process that owns each stage.
         links: Connects the processes; None: there is only one.
         first_tag: The first number that is left for channels.
     """
@@ -53,13 +54,14 @@ class SharedGradients:
         """Give the parameters their gradients so far in a stage, before its backward pass."""
         for index, parameter in self._parameters.items():
             if stage in self._uses[index]:
-                parameter.grad = self._current.get((index, stage))
+                gradient = self._current.get((index, stage))
+                parameter.grad = None if gradient is None else _like(gradient, parameter)
 
     def end(self, stage: int) -> None:
         """Take the gradients of a stage out of the parameters after its backward pass."""
         for index, parameter in self._parameters.items():
             if stage in self._uses[index] and parameter.grad is not None:
-                self._current[index, stage] = parameter.grad
+                self._current[index, stage] = local(parameter.grad)
                 parameter.grad = None
 
     def end_rank(self, stage: int, rank: int) -> None:
@@ -82,9 +84,9 @@ class SharedGradients:
             if channel.source == self._links.index:
                 self._links.send(channel, self._packed(items, own))
             elif channel.target == self._links.index:
-                like = self._parameters[items[0][0]]
-                size = sum(self._parameters[index].nbytes for index, _ in items) + len(items)
-                empty = torch.empty(0, dtype=torch.uint8, device=like.device)
+                blocks = [local(self._parameters[index]) for index, _ in items]
+                size = sum(one.nbytes for one in blocks) + len(items)
+                empty = torch.empty(0, dtype=torch.uint8, device=blocks[0].device)
                 arrivals.append((items, self._links.receive(channel, (size,), empty)))
         return Exchange(self, own, arrivals)
 
@@ -93,7 +95,7 @@ class SharedGradients:
         parts = []
         for index, stage in items:
             gradient = own.get((index, stage))
-            parts.append(torch.zeros_like(self._parameters[index]) if gradient is None else gradient)
+            parts.append(torch.zeros_like(local(self._parameters[index])) if gradient is None else gradient)
         flags = torch.tensor([item in own for item in items], dtype=torch.uint8, device=parts[0].device)
         return torch.cat([*(one.detach().contiguous().view(-1).view(torch.uint8) for one in parts), flags])
 
@@ -101,9 +103,9 @@ class SharedGradients:
         """Return the gradients in a message."""
         flags, at, gradients = message[len(message) - len(items) :].tolist(), 0, Gradients()
         for item, is_there in zip(items, flags, strict=True):
-            parameter = self._parameters[item[0]]
-            part = message[at : at + parameter.nbytes].clone().view(parameter.dtype).view(parameter.shape)
-            at += parameter.nbytes
+            block = local(self._parameters[item[0]])
+            part = message[at : at + block.nbytes].clone().view(block.dtype).view(block.shape)
+            at += block.nbytes
             if is_there:
                 gradients[item] = part
         return gradients
@@ -116,8 +118,13 @@ class SharedGradients:
             total = parts[0] if parts else None
             for part in parts[1:]:
                 total = part if total is None else total + part
-            totals.append((parameter, total))
+            totals.append((parameter, None if total is None else _like(total, parameter)))
         return totals
+
+
+def _like(block: Tensor, parameter: nn.Parameter) -> Tensor:
+    """Return the gradient of a parameter, of which this process may have a block."""
+    return with_block(block, parameter) if is_divided(parameter) else block
 
 
 class Exchange:
