@@ -69,6 +69,9 @@ class Pipeline:
         self.copied: frozenset[str] = frozenset()  # parameters that an earlier process has, too
         self._places = Places(module, stages.blocks)
         self._generators: list[torch.Generator] = []
+        self.parameters: list[nn.Parameter] = []
+        self._own: list[list[nn.Parameter]] = []
+        self._is_prepared = False
         self._seed, self._hidden = 0, torch.empty(0)  # with which the next stage begins
 
     @property
@@ -85,12 +88,9 @@ class Pipeline:
         names = _names(self._module)
         self.parameter_count = sum(one.numel() for one in self._module.parameters())  # of the whole model
         by_id = {id(one): self._uses.stages[name] for name, one in self._module.named_parameters()}
-        uses = [(name, used) for name, used in self._uses.stages.items() if len(used) > 1]
-        by_name = dict(self._module.named_parameters())
+        shared = [name for name, used in self._uses.stages.items() if len(used) > 1]
         self._take_away(by_id, device)
         self.elsewhere = frozenset(names - _names(self._module))
-        own = set(map(id, self._module.parameters()))
-        shared = {i: by_name[name] for i, (name, _) in enumerate(uses) if id(by_name[name]) in own}
         self.copied = frozenset(
             name
             for name, one in self._module.named_parameters(remove_duplicate=False)
@@ -98,7 +98,7 @@ class Pipeline:
         )
         last = self.stages.count - 1
         self._shared = SharedGradients(
-            shared, [used for _, used in uses], self.owners, self._links, first_tag=2 * last
+            shared, [self._uses.stages[name] for name in shared], self.owners, self._links, first_tag=2 * last
         )
         forward, backward = (
             [Channel(2 * stage + way, *self._ends(stage, stage + 1)[:: 1 - 2 * way]) for stage in range(last)]
@@ -108,11 +108,6 @@ class Pipeline:
             remote = [one for one in (*forward, *backward) if one.source != one.target]
             self._links.open([*remote, *self._shared.channels])
         self._transfers = Transfers(self._links, forward, backward, device)
-        self.parameters = list(self._module.parameters())
-        self._own = [
-            [one for one in self.parameters if by_id[id(one)] == (stage,)]
-            for stage in range(self.stages.count)
-        ]
         self._seams = {stage: self._seams_of(stage) for stage in self.owned}
         self._generators = generators(device)
         self._forward = vars(self._module).get("forward")
@@ -124,6 +119,18 @@ class Pipeline:
             del self._module.forward
         else:
             self._module.forward = self._forward
+
+    def _prepare(self) -> None:
+        """Find the parameters that are trained, which a strategy may have put in the place of others."""
+        self._is_prepared = True
+        live = {name: self._uses.stages[name] for name, _ in self._module.named_parameters()}
+        named = dict(self._module.named_parameters())
+        self.parameters = list(named.values())
+        self._own = [
+            [named[name] for name, used in live.items() if used == (stage,)]
+            for stage in range(self.stages.count)
+        ]
+        self._shared.prepare(named)
 
     def _ends(self, *stages: int) -> tuple[int, ...]:
         return tuple(self.owners[stage] for stage in stages)
@@ -198,6 +205,8 @@ class Pipeline:
         Returns:
             The loss of each microbatch, () each, where the last stage is; else none.
         """
+        if not self._is_prepared:
+            self._prepare()
         passes = Passes(self, self._transfers, self._shared, microbatches, computation)
         actions = schedule(self._name, self.stages.count, self.size, len(microbatches)).actions
         passes.run(actions[self.index], ranks)

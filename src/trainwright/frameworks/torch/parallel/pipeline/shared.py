@@ -19,7 +19,7 @@ class SharedGradients:
     Every process that has one of the stages has a copy of the parameter, and gets the same sum.
 
     Args:
-        parameters: The shared parameters that this process has, by their index among all.
+        names: The names of all shared parameters.
         uses: The stages that use each shared parameter.
         owners: The process that owns each stage.
         links: Connects the processes; None: there is only one.
@@ -28,18 +28,23 @@ class SharedGradients:
 
     def __init__(
         self,
-        parameters: Mapping[int, nn.Parameter],
+        names: Sequence[str],
         uses: Sequence[tuple[int, ...]],
         owners: Sequence[int],
         links: Links | None,
         first_tag: int,
     ) -> None:
-        self._parameters, self._uses, self._owners, self._links = parameters, uses, owners, links
+        self._names, self._uses, self._owners, self._links = names, uses, owners, links
+        self._parameters: dict[int, nn.Parameter] = {}  # those that this process has, by their index
         self._current: Gradients = {}
         self._ended: dict[int, Gradients] = {}  # by virtual rank
         size = 1 if links is None else links.size
         pairs = [(one, other) for one in range(size) for other in range(size) if one != other]
         self.channels = [Channel(first_tag + i, *pair) for i, pair in enumerate(pairs) if self._items(*pair)]
+
+    def prepare(self, named: Mapping[str, nn.Parameter]) -> None:
+        """Take the parameters of this process from those of its module by name."""
+        self._parameters = {i: named[name] for i, name in enumerate(self._names) if name in named}
 
     def _items(self, source: int, target: int) -> list[tuple[int, int]]:
         """Return which gradients a process sends to another one, as in `Gradients`."""
