@@ -146,7 +146,7 @@ class TorchLearner(Learner):
             links = Links(self._strategy.process_group("pipeline"))
         pipeline = Pipeline(module, stages, uses, links=links)
         pipeline.place(device)
-        self._strategy.copied = pipeline.copied
+        self._strategy.shared, self._strategy.copied = pipeline.shared, pipeline.copied
         return pipeline
 
     def _build_step(self, inputs: LearnerInputs) -> TorchStep:

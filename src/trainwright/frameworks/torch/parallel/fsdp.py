@@ -51,7 +51,11 @@ class FullySharded(Strategy):
     def place(self, module: nn.Module) -> None:
         """Let each process keep its rows of each parameter, and gather the others' when they are needed."""
         super().place(module)
-        whole = {one for one in module.parameters() if not _can_be_divided(one)}
+        whole = {
+            one
+            for name, one in module.named_parameters()
+            if not _can_be_divided(one) or name in self.shared  # over the stages of each virtual rank first
+        }
         mesh = self.device_mesh["shard"]
         for part in [*modules_to_wrap(module, self.distributed.wrap), module]:
             divided = fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=whole)

@@ -57,6 +57,7 @@ class Strategy:
         distributed: DistributedConfig | None = None,
     ) -> None:
         self.world = world
+        self.shared: frozenset[str] = frozenset()  # parameters whose gradients several stages add up
         self.copied: frozenset[str] = frozenset()  # parameters that an earlier stage of a pipeline has, too
         self.saving = saving
         self.distributed = distributed or _ALONE

@@ -67,6 +67,7 @@ class Pipeline:
         self.owned = [stage for stage, owner in enumerate(self.owners) if owner == self.index]
         self.elsewhere: frozenset[str] = frozenset()  # parameters and buffers that only other processes have
         self.copied: frozenset[str] = frozenset()  # parameters that an earlier process has, too
+        self.shared = frozenset(name for name, used in uses.stages.items() if len(used) > 1)
         self._places = Places(module, stages.blocks)
         self._generators: list[torch.Generator] = []
         self.parameters: list[nn.Parameter] = []
@@ -88,7 +89,6 @@ class Pipeline:
         names = _names(self._module)
         self.parameter_count = sum(one.numel() for one in self._module.parameters())  # of the whole model
         by_id = {id(one): self._uses.stages[name] for name, one in self._module.named_parameters()}
-        shared = [name for name, used in self._uses.stages.items() if len(used) > 1]
         self._take_away(by_id, device)
         self.elsewhere = frozenset(names - _names(self._module))
         self.copied = frozenset(
@@ -98,7 +98,10 @@ class Pipeline:
         )
         last = self.stages.count - 1
         self._shared = SharedGradients(
-            shared, [self._uses.stages[name] for name in shared], self.owners, self._links, first_tag=2 * last
+            {name: used for name, used in self._uses.stages.items() if name in self.shared},
+            self.owners,
+            self._links,
+            first_tag=2 * last,
         )
         forward, backward = (
             [Channel(2 * stage + way, *self._ends(stage, stage + 1)[:: 1 - 2 * way]) for stage in range(last)]

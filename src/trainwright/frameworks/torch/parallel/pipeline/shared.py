@@ -19,8 +19,7 @@ class SharedGradients:
     Every process that has one of the stages has a copy of the parameter, and gets the same sum.
 
     Args:
-        names: The names of all shared parameters.
-        uses: The stages that use each shared parameter.
+        uses: The stages that use each shared parameter, by name.
         owners: The process that owns each stage.
         links: Connects the processes; None: there is only one.
         first_tag: The first number that is left for channels.
@@ -28,13 +27,12 @@ class SharedGradients:
 
     def __init__(
         self,
-        names: Sequence[str],
-        uses: Sequence[tuple[int, ...]],
+        uses: Mapping[str, tuple[int, ...]],
         owners: Sequence[int],
         links: Links | None,
         first_tag: int,
     ) -> None:
-        self._names, self._uses, self._owners, self._links = names, uses, owners, links
+        self._names, self._uses, self._owners, self._links = list(uses), list(uses.values()), owners, links
         self._parameters: dict[int, nn.Parameter] = {}  # those that this process has, by their index
         self._current: Gradients = {}
         self._ended: dict[int, Gradients] = {}  # by virtual rank
