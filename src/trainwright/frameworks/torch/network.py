@@ -101,7 +101,20 @@ class Network:
         """
         batch = source.take(ids)  # tensors (n, ...)
         with torch.no_grad(), self.precision.autocast():
-            outputs = as_float(self.call(batch))  # (n, outputs), or several such
+            outputs = self.call(batch)  # (n, outputs), or several such
+        return self.predictions(outputs, batch, source, ids, accumulators)
+
+    def predictions(
+        self,
+        outputs: Outputs,
+        batch: Tensors,
+        source: TensorSource,
+        ids: Ids,
+        accumulators: Sequence[Accumulator] = (),
+    ) -> Predictions:
+        """Return what the outputs of the module, (n, outputs), predict for the rows `ids`, (n,)."""
+        outputs = as_float(outputs)
+        with torch.no_grad(), self.precision.autocast():
             weights = weights_of(batch, self.inputs.info)  # (n,)
             # The sum over the n rows. Where predictions are sums, the task computes the loss from them.
             if self.task.sums:
