@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from trainwright.config.training import FreezeConfig
 from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.torch.generators import drawing_from
-from trainwright.frameworks.torch.optim.freezing import Freezing
+from trainwright.frameworks.torch.optim.freezing import Freezing, frozen_until
 from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.parallel.batch_norm import BatchNorms
 from trainwright.frameworks.torch.parallel.ddp import DataParallel
@@ -99,7 +99,8 @@ def test_gradients_set_out_with_the_last_microbatch_of_a_process(
 def test_what_is_frozen_is_in_no_sum() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, 3))
-    freezing = Freezing(model, [FreezeConfig(match="0.*", until_step=2), FreezeConfig(match="2.bias")])  # type: ignore[arg-type]
+    config: Any = [FreezeConfig(match="0.*", until_step=2), FreezeConfig(match="2.bias")]
+    freezing = Freezing(model, frozen_until(model, config))
     step, batches = step_of(model, StepSettings(5, 16, 2), freezing=freezing), Batches()
     names = {parameter: name for name, parameter in model.named_parameters()}
     for number, frozen in enumerate([{"0.weight", "0.bias", "2.bias"}] * 2 + [{"2.bias"}] * 2):

@@ -24,6 +24,7 @@ from trainwright.frameworks.torch.compiling import compiled, compiled_token_loss
 from trainwright.frameworks.torch.data import TensorSource
 from trainwright.frameworks.torch.generators import seed_all
 from trainwright.frameworks.torch.huggingface.module import check_tokens, definition_of, versions_of
+from trainwright.frameworks.torch.initial import InitialWeights
 from trainwright.frameworks.torch.losses.base import Loss
 from trainwright.frameworks.torch.losses.labels import TOKEN_LOSS, Counts, label_counts, named_loss
 from trainwright.frameworks.torch.model import LiveModel
@@ -31,18 +32,24 @@ from trainwright.frameworks.torch.models import find_model
 from trainwright.frameworks.torch.network import Network, translated
 from trainwright.frameworks.torch.optim import build as optim
 from trainwright.frameworks.torch.optim.ema import Average
-from trainwright.frameworks.torch.optim.freezing import Freezing
+from trainwright.frameworks.torch.optim.freezing import Freezing, frozen_until
+from trainwright.frameworks.torch.optim.groups import Group, parameter_groups
 from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.outputs import call_of, in_float
 from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of
+from trainwright.frameworks.torch.parallel.pipeline.links import Links
+from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
+from trainwright.frameworks.torch.parallel.pipeline.split import split
+from trainwright.frameworks.torch.parallel.pipeline.uses import uses_of
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.frameworks.torch.parallel.world import ProcessGroup
 from trainwright.frameworks.torch.params import TRANSFORMERS
-from trainwright.frameworks.torch.process import device_model
+from trainwright.frameworks.torch.process import device_model, device_of
 from trainwright.frameworks.torch.state import layout
 from trainwright.frameworks.torch.state.passed import PassedModule
 from trainwright.frameworks.torch.state.snapshot import named_buffer
+from trainwright.frameworks.torch.state.structure import Structure
 from trainwright.frameworks.torch.state.training import TrainingState
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
 from trainwright.order import INIT, stream_seed
@@ -79,23 +86,29 @@ class TorchLearner(Learner):
             self._network.heads.warn_of_rounding(inputs.splits["train"])
         self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
         _refuse_single_sample(self._module, inputs)
+        groups = parameter_groups(self._module, training)
+        until = frozen_until(self._module, training.freeze)
         self._strategy = _strategy_of(inputs, self._module)
+        self._pipeline = self._placed_stages(inputs)
         self._strategy.place(self._module)
         self._strategy.prepare(self._module, optim.whole_parameters(training, self._module))
-        optimizer = self._build_optimizer(training)
-        average = Average(self._module, training.ema) if training.ema else None
+        optimizer = self._build_optimizer(training, groups)
+        average = None
+        if training.ema:
+            average = Average(self._module, training.ema, is_divided=self._strategy.is_exact)
         self.weights = "ema" if average else "trained"
         self._state = TrainingState(
             self._module,
             optimizer,
             self._network.precision,
-            self._network.built,
+            self._network.built if self._pipeline is None else Structure.of(self._module),
             average=average,
             architecture=self._network.architecture,
             losses=self._network.custom_losses,
             blocks=self._strategy.blocks,
+            elsewhere=() if self._pipeline is None else self._pipeline.elsewhere,
         )
-        self._freezing = Freezing(self._module, training.freeze) if training.freeze else None
+        self._freezing = Freezing(self._module, until) if until else None
         ranks = inputs.config.distributed.virtual.sizes.data
         self._world, self._ranks = inputs.world, ranks
         self._is_divisible = False  # into virtual ranks, as the first step has shown
@@ -110,7 +123,34 @@ class TorchLearner(Learner):
         )
         self._undo: Undo | None = None
         self._step = self._build_step(inputs)
-        self._model = LiveModel(self._network, self._state, self._source, self._strategy)
+        self._model = LiveModel(self._network, self._state, self._source, self._strategy, self._pipeline)
+
+    def _placed_stages(self, inputs: LearnerInputs) -> Pipeline | None:
+        """Return the stages of the model, once this process has its own alone; None if there is one stage.
+
+        A collective call.
+
+        Raises:
+            ModelError: The model cannot be divided, or computed in stages.
+        """
+        distributed, training = inputs.config.distributed, inputs.config.training
+        if (count := distributed.virtual.sizes.pipeline) == 1:
+            return None
+        if training.compile:
+            raise ModelError(
+                f"training.compile: a model of {count} stages (distributed.virtual.pipeline) cannot be "
+                "compiled as a whole; leave it out"
+            )
+        module, device, call = self._module, self._network.device, self._network.call
+        stages = split(module, count)
+        uses = uses_of(module, stages, call, self._train.take(np.zeros(1, dtype=np.int64)))
+        links = None
+        if inputs.world.mesh.pipeline > 1:
+            links = Links(self._strategy.process_group("pipeline"))
+        pipeline = Pipeline(module, stages, uses, links=links)
+        pipeline.place(device)
+        self._strategy.shared, self._strategy.copied = pipeline.shared, pipeline.copied
+        return pipeline
 
     def _build_step(self, inputs: LearnerInputs) -> TorchStep:
         """Prepare the module as the config asks, and return the step."""
@@ -134,6 +174,7 @@ class TorchLearner(Learner):
             weights=weights,
             batch_norms=batch_norms,
             freezing=self._freezing,
+            pipeline=self._pipeline,
         )
 
     def step(self, step: int, lr: float) -> StepResult:
@@ -163,18 +204,17 @@ class TorchLearner(Learner):
         """Copy the losses of some steps from the device, all at once.
 
         With virtual ranks, the losses of all of them, in whatever process, are added up like the gradients.
+        Of a pipeline, the process with the last stage has them.
         """
         if not losses:
             return []
         values = torch.stack(list(losses))  # (steps,), or (steps, virtual ranks of this process)
-        if self._ranks > 1:
-            parts = torch.cat([part.to(values) for part in self._world.gather(values.cpu())], dim=1)
-            ranks = [
-                rank
-                for process in range(self._world.size)
-                for rank in self._strategy.ranks(process, self._ranks)
-            ]
-            columns = dict(zip(ranks, parts.unbind(1), strict=True))
+        if values.dim() > 1:
+            mesh, columns = self._world.mesh, dict[int, torch.Tensor]()
+            for process, part in enumerate(self._world.gather(values.cpu())):
+                if mesh.coordinates(process).pipeline == mesh.pipeline - 1:
+                    ranks = self._strategy.ranks(process, self._ranks)
+                    columns |= zip(ranks, part.to(values).unbind(1), strict=True)
             values = tree_sum([columns[rank] for rank in range(self._ranks)])  # (steps,)
         return [float(value) for value in values.tolist()]
 
@@ -247,6 +287,9 @@ class TorchLearner(Learner):
             source.close()
         self._is_expecting = False
         self._strategy.close()
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
         if self._undo is not None:
             self._undo()
             self._undo = None
@@ -303,7 +346,7 @@ class TorchLearner(Learner):
             return None, network.loss
         return counts, network.total_loss
 
-    def _build_optimizer(self, training: TrainingConfig) -> torch.optim.Optimizer:
+    def _build_optimizer(self, training: TrainingConfig, groups: Sequence[Group]) -> torch.optim.Optimizer:
         for name, parameter in self._module.named_parameters():
             if parameter.requires_grad and layout.is_expanded(parameter):
                 raise ModelError(
@@ -319,17 +362,23 @@ class TorchLearner(Learner):
                 "processes; build it with sparse=False, or train in one process"
             )
         updated = self._strategy.blocks.updated
-        return optim.build_optimizer(training, self._module, self._network.device, sparse, updated=updated)
+        return optim.build_optimizer(
+            training, self._module, self._network.device, sparse, groups=groups, updated=updated
+        )
 
 
 def _initial_network(inputs: LearnerInputs) -> Network:
-    """Return the module with its initial weights, drawn from generators that are seeded for it."""
+    """Return the module with its initial weights."""
     name, seed = inputs.config.model.type, inputs.config.experiment.seed
     if inputs.model is None and name not in TRANSFORMERS:
         find_model(name)  # its module may draw when it is imported, which happens once in a process
     seed_global_random(seed)
     seed_all(stream_seed(seed, INIT))
-    return Network(inputs)
+    if inputs.model is not None:
+        return Network(inputs)
+    initial = InitialWeights.of(name, inputs.model_params, inputs.info)
+    initial.fill(device_of(inputs.config.training.device), seed)
+    return Network(inputs, initial.module)
 
 
 def _strategy_of(inputs: LearnerInputs, module: torch.nn.Module) -> Strategy:

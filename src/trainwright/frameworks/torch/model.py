@@ -24,6 +24,7 @@ from trainwright.frameworks.torch.huggingface import module as huggingface
 from trainwright.frameworks.torch.huggingface.build import ARCHITECTURE
 from trainwright.frameworks.torch.network import Network, translated
 from trainwright.frameworks.torch.outputs import as_float, first_output
+from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.tensor.parallelize import split
 from trainwright.frameworks.torch.params import FOLDER_FORMATS, FORMATS, TRANSFORMERS
@@ -45,6 +46,7 @@ class _TorchModel(Model):
         self._network = network
         self._module = network.module
         self._state = state
+        self._parameters = sum(one.numel() for one in network.module.parameters())
 
     @property
     def input_names(self) -> Sequence[str]:
@@ -64,7 +66,7 @@ class _TorchModel(Model):
     @property
     def parameter_count(self) -> int:
         """The number of elements of the module's parameters."""
-        return sum(one.numel() for one in self._module.parameters())
+        return self._parameters
 
     def export(self, path: Path, form: str) -> None:
         """Write the weights as a safetensors file, rounded to bf16 by the second format, or a folder."""
@@ -91,8 +93,12 @@ class LiveModel(_TorchModel):
         state: TrainingState,
         source_of: Callable[[Split], TensorSource],
         strategy: Strategy | None = None,
+        pipeline: Pipeline | None = None,
     ) -> None:
         super().__init__(network, state)
+        self._pipeline = pipeline
+        if pipeline is not None:
+            self._parameters = pipeline.parameter_count
         self._strategy = strategy or Strategy()
         self._source_of = source_of
         self._generators = generators(network.device)
@@ -124,16 +130,18 @@ class LiveModel(_TorchModel):
         try:
             with self._state.evaluated():
                 for start in range(0, len(own), _PARTS):
-                    passes = (self._part(source, ids, accumulators) for ids in own[start : start + _PARTS])
+                    some = own[start : start + _PARTS]
+                    passes = (self._part(source, ids, accumulators) for ids in some)
                     if world.size == 1:
-                        yield from passes
+                        yield from filter(None, passes)
                         continue
-                    mine = [_portable(part) for part in passes]
+                    mine = [_portable(part) for part in passes if part is not None]
                     count = len(parts[group::groups]) - start
                     shares: dict[int, list[Predictions]] = {}
                     for process, theirs in enumerate(world.gather(mine[:count])):
-                        shares.setdefault(strategy.group(process), theirs)
-                    yield from _interleaved([shares[group] for group in range(groups)])
+                        if theirs:  # none in stages before the last one
+                            shares.setdefault(strategy.group(process), theirs)
+                    yield from _interleaved([shares.get(group, []) for group in range(groups)])
             if world.size > 1 and held is not None and held.has_changed():
                 raise ModelError(
                     "the model changes its buffers when it predicts, and each process predicts a share only; "
@@ -151,10 +159,21 @@ class LiveModel(_TorchModel):
                 held.put_back()
                 self._network.custom_losses.put_back(losses)
 
-    def _part(self, source: TensorSource, ids: Ids, accumulators: Sequence[Accumulator]) -> Predictions:
+    def _part(
+        self, source: TensorSource, ids: Ids, accumulators: Sequence[Accumulator]
+    ) -> Predictions | None:
+        """Return the outputs for some rows; None if another process has the last stage."""
         # The module may draw random numbers here, too, as in Monte Carlo dropout.
-        seed_generators(self._generators, self._network.stream(ids))
-        return self._network.predict(source, ids, accumulators)
+        network, seed = self._network, self._network.stream(ids)
+        if self._pipeline is None:
+            seed_generators(self._generators, seed)
+            return network.predict(source, ids, accumulators)
+        batch = source.take(ids)
+        with torch.no_grad(), network.precision.autocast():
+            outputs = self._pipeline.predict(seed, batch, network.call)
+        if outputs is None:
+            return None
+        return network.predictions(outputs, batch, source, ids, accumulators)
 
 
 def _portable(part: Predictions) -> Predictions:

@@ -38,14 +38,15 @@ log = logging.getLogger("trainwright")
 
 
 class Network:
-    """The module of a run on its device; building it may draw its initial weights from torch's generators."""
+    """The module of a run on its device, with its initial weights; or one that is about to be restored."""
 
-    def __init__(self, inputs: ModelInputs) -> None:
+    def __init__(self, inputs: ModelInputs, module: torch.nn.Module | None = None) -> None:
+        """Take a module; by default the one that was passed, else one that draws from torch's generators."""
         training = inputs.config.training
         self.inputs = inputs
         self.device = device_of(training.device)
-        module: torch.nn.Module = inputs.model
-        if inputs.model is None:
+        module = inputs.model if module is None else module
+        if module is None:
             module = build_model(inputs.config.model.type, inputs.model_params, inputs.info)
         _check_tensors(module)
         self.module = module.to(self.device)
@@ -100,7 +101,20 @@ class Network:
         """
         batch = source.take(ids)  # tensors (n, ...)
         with torch.no_grad(), self.precision.autocast():
-            outputs = as_float(self.call(batch))  # (n, outputs), or several such
+            outputs = self.call(batch)  # (n, outputs), or several such
+        return self.predictions(outputs, batch, source, ids, accumulators)
+
+    def predictions(
+        self,
+        outputs: Outputs,
+        batch: Tensors,
+        source: TensorSource,
+        ids: Ids,
+        accumulators: Sequence[Accumulator] = (),
+    ) -> Predictions:
+        """Return what the outputs of the module, (n, outputs), predict for the rows `ids`, (n,)."""
+        outputs = as_float(outputs)
+        with torch.no_grad(), self.precision.autocast():
             weights = weights_of(batch, self.inputs.info)  # (n,)
             # The sum over the n rows. Where predictions are sums, the task computes the loss from them.
             if self.task.sums:

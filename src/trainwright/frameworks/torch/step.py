@@ -20,6 +20,8 @@ from trainwright.frameworks.torch.optim.update import Update
 from trainwright.frameworks.torch.outputs import Outputs
 from trainwright.frameworks.torch.parallel import virtual_ranks
 from trainwright.frameworks.torch.parallel.batch_norm import BatchNorms
+from trainwright.frameworks.torch.parallel.pipeline.passes import Computation, Microbatch
+from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
 from trainwright.frameworks.torch.parallel.stopwatch import Stopwatch
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.precision import Precision
@@ -64,6 +66,7 @@ class TorchStep:
         weights: Callable[[Samples], Array] | None = None,
         batch_norms: BatchNorms | None = None,
         freezing: Freezing | None = None,
+        pipeline: Pipeline | None = None,
     ) -> None:
         """Prepare the steps.
 
@@ -78,6 +81,7 @@ class TorchStep:
                 they all count the same, and `loss` gives means.
             batch_norms: Given if the model normalizes over virtual ranks.
             freezing: Given if some parameters are frozen in some steps.
+            pipeline: Given if the model is computed stage by stage.
         """
         self._call = call
         self._loss = loss
@@ -87,6 +91,7 @@ class TorchStep:
         self._strategy = strategy = strategy or Strategy()
         self._weights = weights
         self._freezing = freezing
+        self._pipeline = pipeline
         self._parameters: list[nn.Parameter] = update.parameters  # those that are trained now
         self._stream = stream_seed(settings.seed, STEP)
         self._generators = generators(self._parameters[0].device)
@@ -95,8 +100,8 @@ class TorchStep:
         self._prepare_sums()
         self._batch_norms = batch_norms
         self.stopwatch = Stopwatch(self._parameters[0].device)
-        # In lockstep, processes also wait for each other within the forward pass, which cannot be separated.
-        self._is_timed = world.size > 1 and batch_norms is None
+        # In lockstep and in a pipeline, processes also wait for each other within a pass.
+        self._is_timed = world.size > 1 and batch_norms is None and pipeline is None
 
     def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
         """Run step number `step`, counted from 0.
@@ -107,13 +112,15 @@ class TorchStep:
             self._prepare_sums()
         samples, ranks = Samples.of_step(order, step), self._settings.virtual_ranks  # (batch,)
         take, total = source.take_from, self._total(samples)
-        if ranks == 1 and self._strategy.world.size == 1:
+        if ranks == 1 and self._strategy.world.size == 1 and self._pipeline is None:
             loss = self._part(take, samples, (step,), total)
         else:
             parts = virtual_ranks.cut(samples, ranks)
             if self._is_timed:
                 self.stopwatch.mark()
             compute = self._sequentially if self._batch_norms is None else self._in_lockstep
+            if self._pipeline is not None:
+                compute = partial(self._in_stages, self._pipeline)
             loss = torch.stack(compute(take, parts, step, total))
             if self._is_timed:
                 self.stopwatch.mark()
@@ -199,6 +206,44 @@ class TorchStep:
             self._strategy.end_part(is_last=rank == self._mine[-1])
         return losses
 
+    def _in_stages(
+        self, pipeline: Pipeline, take: Take, parts: Sequence[Samples], step: int, total: float
+    ) -> list[Tensor]:
+        """Compute the virtual ranks of this process stage by stage; return their losses, each ().
+
+        The losses are those of the processes that have the last stage; others return zeros.
+        """
+        streams = {rank: (step,) if len(parts) == 1 else (step, rank) for rank in self._mine}
+        made = [one for rank in self._mine for one in self._microbatches(parts, rank, streams[rank], total)]
+        losses = pipeline.train(made, self._mine, _OfStages(self, take))
+        by_rank: dict[int, list[Tensor]] = {rank: [] for rank in self._mine}
+        for one, loss in zip(made, losses, strict=pipeline.is_last):
+            if not one.is_idle:
+                by_rank[one.rank].append(loss)
+        zero = torch.zeros((), device=self._parameters[0].device)
+        return [
+            some[0] if len(some) == 1 else torch.stack(some).sum() if some else zero
+            for some in by_rank.values()
+        ]
+
+    def _microbatches(
+        self, parts: Sequence[Samples], rank: int, stream: tuple[int, ...], total: float
+    ) -> list[Microbatch]:
+        """Return the microbatches of a virtual rank, and those that add nothing to the gradients."""
+        size = self._settings.microbatch_size
+        some = virtual_ranks.microbatches(parts[rank], size)
+        passes = len(some)
+        if self._strategy.passes_communicate:
+            passes = max(-(-len(part) // size) for part in parts)
+        sample = next(part for part in parts if len(part))[:1]
+        made = []
+        for number in range(passes):
+            seed, is_idle = stream_seed(self._stream, *stream, number), number >= len(some)
+            samples = sample if is_idle else some[number]
+            factor = 0.0 if is_idle else self._loss_factor(len(samples), total)
+            made.append(Microbatch(samples, rank, seed, factor, is_idle, number == passes - 1))
+        return made
+
     def _part(
         self,
         take: Take,
@@ -254,15 +299,49 @@ class TorchStep:
         """Add a microbatch's gradients to those of the batch, and return its share of the loss."""
         seed_generators(self._generators, seed)
         batch = take(samples)  # tensors (microbatch, ...)
-        with self._precision.autocast():
-            outputs = self._call(batch)  # (microbatch, outputs), or several such
-        loss = self._loss(outputs, batch)  # ()
-        if factor != 1.0:
-            loss = loss * factor
-        scaler = self._precision.scaler
-        scaled = loss if scaler is None else scaler.scale(loss)
+        scaled, loss = self._losses(self._outputs(batch), batch, factor)
         if into is None:
             self._strategy.backward(scaled, ends_part=end.part, is_last=end.step)
         else:
             into.add(scaled)
-        return loss.detach()
+        return loss
+
+    def _outputs(self, batch: Tensors) -> Outputs:
+        """Call the model: tensors (microbatch, ...) -> (microbatch, outputs), or several such."""
+        with self._precision.autocast():
+            return self._call(batch)
+
+    def _losses(self, outputs: Outputs, batch: Tensors, factor: float) -> tuple[Tensor, Tensor]:
+        """Return the scaled loss of a microbatch, whose gradient is asked for, and its share, both ()."""
+        loss = self._loss(outputs, batch)  # ()
+        if factor != 1.0:
+            loss = loss * factor
+        scaler = self._precision.scaler
+        return loss if scaler is None else scaler.scale(loss), loss.detach()
+
+
+class _OfStages(Computation):
+    """What a step does for a microbatch in a pipeline.
+
+    Args:
+        step: The step.
+        take: Returns the tensors of samples.
+    """
+
+    def __init__(self, step: TorchStep, take: Take) -> None:
+        self._step, self._take = step, take
+
+    def take(self, microbatch: Microbatch) -> Tensors:
+        return self._take(microbatch.samples)
+
+    def outputs(self, batch: Tensors) -> Outputs:
+        return self._step._outputs(batch)
+
+    def loss(self, outputs: Outputs, batch: Tensors, microbatch: Microbatch) -> tuple[Tensor, Tensor]:
+        return self._step._losses(outputs, batch, microbatch.factor)
+
+    def backward(self, output: Tensor, gradient: Tensor | None, microbatch: Microbatch) -> None:
+        self._step._strategy.backward(output, gradient, ends_part=microbatch.ends_rank)
+
+    def end_rank(self, rank: int) -> None:
+        self._step._strategy.end_part(is_last=rank == self._step._mine[-1])

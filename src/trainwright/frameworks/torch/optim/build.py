@@ -15,7 +15,7 @@ from trainwright.config.schema import TrainingConfig
 from trainwright.errors import ModelError
 from trainwright.frameworks.support.torch_imports import skip_compiler_import
 from trainwright.frameworks.torch.optim.custom import build_custom
-from trainwright.frameworks.torch.optim.groups import parameter_groups
+from trainwright.frameworks.torch.optim.groups import Group, parameter_groups
 from trainwright.frameworks.torch.optim.lion import Lion
 from trainwright.frameworks.torch.optim.muon import Muon, hidden_matrices
 from trainwright.frameworks.torch.state.layout import is_dense
@@ -48,6 +48,7 @@ def build_optimizer(
     device: torch.device,
     sparse: Sequence[str] = (),
     *,
+    groups: Sequence[Group] | None = None,
     updated: Callable[[nn.Parameter], nn.Parameter] = lambda one: one,
 ) -> torch.optim.Optimizer:
     """Build the optimizer that `training.optimizer` names.
@@ -57,6 +58,7 @@ def build_optimizer(
         model: The module to train.
         device: The device of the parameters.
         sparse: Names of the modules whose gradients are sparse.
+        groups: What `parameter_groups` has returned for the whole model, of which `model` may be a stage.
         updated: Returns what the optimizer updates in place of a parameter.
 
     Raises:
@@ -64,9 +66,10 @@ def build_optimizer(
     """
     if sparse:
         _refuse_dense_only(config, sparse)
+    named = dict(model.named_parameters())
     groups = [
-        {**group, "params": [updated(one) for one in group["params"]]}
-        for group in parameter_groups(model, config)
+        {**group, "params": [updated(named[name]) for name in group["params"] if name in named]}
+        for group in groups or parameter_groups(model, config)
     ]
     name, rate = config.optimizer.type, config.learning_rate
     if ":" in name:

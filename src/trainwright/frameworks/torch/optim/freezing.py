@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 
@@ -12,30 +12,42 @@ from trainwright.errors import ModelError
 from trainwright.frameworks.torch.patterns import matching_parameters
 
 
+def frozen_until(model: nn.Module, config: Sequence[FreezeConfig]) -> dict[str, float]:
+    """Return the step until which each parameter that `training.freeze` names is frozen.
+
+    Raises:
+        ModelError: A pattern matches nothing, or nothing is left to train.
+    """
+    trained = {name for name, one in model.named_parameters() if one.requires_grad}
+    until: dict[str, float] = {}
+    for index, item in enumerate(config):
+        end = math.inf if item.until_step is None else item.until_step
+        for name in matching_parameters(model, item.match, f"training.freeze.{index}.match") & trained:
+            until[name] = max(end, until.get(name, 0))
+    if config and all(until.get(name, 0) > 0 for name in trained):
+        raise ModelError(
+            "training.freeze: nothing is left to train in the first step; freeze fewer parameters"
+        )
+    return until
+
+
 class Freezing:
     """Freeze the parameters that `training.freeze` names; what the model itself froze stays frozen.
 
     A frozen parameter gets no gradient, so it has no update, no weight decay and no state of the optimizer.
     """
 
-    def __init__(self, model: nn.Module, config: Sequence[FreezeConfig]) -> None:
-        """Find the parameters, and freeze those of the first step.
+    def __init__(self, model: nn.Module, until: Mapping[str, float]) -> None:
+        """Freeze the parameters of the first step.
 
-        Raises:
-            ModelError: A pattern matches nothing, or nothing is left to train.
+        Args:
+            model: The module, or what a stage of a pipeline has of it.
+            until: What `frozen_until` has returned for the whole module.
         """
-        parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
-        until: dict[str, float] = {}
-        for index, item in enumerate(config):
-            end = math.inf if item.until_step is None else item.until_step
-            for name in matching_parameters(model, item.match, f"training.freeze.{index}.match"):
-                until[name] = max(end, until.get(name, 0))
+        parameters = dict(model.named_parameters())
         self._until = {parameters[name]: end for name, end in until.items() if name in parameters}
         self.reset()
-        if self.apply(0) and not any(one.requires_grad for one in parameters.values()):
-            raise ModelError(
-                "training.freeze: nothing is left to train in the first step; freeze fewer parameters"
-            )
+        self.apply(0)
 
     def reset(self) -> None:
         """Make the next `apply` set all flags again, which a restore may have changed."""

@@ -20,12 +20,12 @@ Group = dict[str, Any]
 
 
 def parameter_groups(model: nn.Module, training: TrainingConfig) -> list[Group]:
-    """Return the parameters as torch's optimizers take them: groups with `lr_ratio` and `weight_decay`.
+    """Return the names of parameters as torch's optimizers take these: groups with an `lr_ratio` and so on.
 
     Parameters that are trained alike are one group, so that there are few. Their order is that of the model.
 
     Args:
-        model: The module.
+        model: The whole module.
         training: The section `training`.
 
     Raises:
@@ -35,7 +35,7 @@ def parameter_groups(model: nn.Module, training: TrainingConfig) -> list[Group]:
     factors = layer_factors(model, training.layer_decay) if training.layer_decay is not None else {}
     bare = _without_decay(model, training)
     groups: dict[str, Group] = {}
-    for name, parameter in model.named_parameters():
+    for name, _ in model.named_parameters():
         group = own.get(name)
         decay = training.weight_decay if group is None or group.weight_decay is None else group.weight_decay
         settings = {
@@ -43,7 +43,7 @@ def parameter_groups(model: nn.Module, training: TrainingConfig) -> list[Group]:
             "weight_decay": 0.0 if name in bare else decay,
             **_options(group),
         }
-        groups.setdefault(repr(settings), {"params": [], **settings})["params"].append(parameter)
+        groups.setdefault(repr(settings), {"params": [], **settings})["params"].append(name)
     return list(groups.values())
 
 

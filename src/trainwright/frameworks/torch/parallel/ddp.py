@@ -44,11 +44,18 @@ class DataParallel(Strategy):
         if self._all_reduce is not None:
             self._all_reduce.close()
 
-    def backward(self, loss: Tensor, *, ends_part: bool = False, is_last: bool = False) -> None:  # noqa: ARG002
+    def backward(
+        self,
+        loss: Tensor,
+        gradient: Tensor | None = None,
+        *,
+        ends_part: bool = False,  # noqa: ARG002
+        is_last: bool = False,
+    ) -> None:
         """Add the gradients; in the last backward pass, send them as they become ready."""
         if is_last and self._all_reduce is not None:
             self._all_reduce.arm()
-        loss.backward()
+        loss.backward(gradient)
 
     def end_part(self, *, is_last: bool) -> None:
         """Take the gradients of a virtual rank; the all-reduce takes those of the last one."""

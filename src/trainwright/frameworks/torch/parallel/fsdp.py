@@ -51,7 +51,11 @@ class FullySharded(Strategy):
     def place(self, module: nn.Module) -> None:
         """Let each process keep its rows of each parameter, and gather the others' when they are needed."""
         super().place(module)
-        whole = {one for one in module.parameters() if not _can_be_divided(one)}
+        whole = {
+            one
+            for name, one in module.named_parameters()
+            if not _can_be_divided(one) or name in self.shared  # over the stages of each virtual rank first
+        }
         mesh = self.device_mesh["shard"]
         for part in [*modules_to_wrap(module, self.distributed.wrap), module]:
             divided = fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
@@ -67,10 +71,17 @@ class FullySharded(Strategy):
         count = virtual // self.groups
         return [(place.data * count + number) * mesh.shard + place.shard for number in range(count)]
 
-    def backward(self, loss: Tensor, *, ends_part: bool = False, is_last: bool = False) -> None:  # noqa: ARG002
+    def backward(
+        self,
+        loss: Tensor,
+        gradient: Tensor | None = None,
+        *,
+        ends_part: bool = False,
+        is_last: bool = False,  # noqa: ARG002
+    ) -> None:
         """Add the gradients; at the end of a virtual rank, add up and scatter them."""
         self._module.set_requires_gradient_sync(ends_part)
-        loss.backward()
+        loss.backward(gradient)
 
     def end_part(self, *, is_last: bool) -> None:  # noqa: ARG002 - the same for all
         """Take the gradients of the virtual ranks that were computed at the same time."""

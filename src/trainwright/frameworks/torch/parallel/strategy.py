@@ -18,7 +18,7 @@ from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.frameworks.torch.parallel.tensor.parallelize import Parallelized, split
 from trainwright.frameworks.torch.parallel.virtual_ranks import GradientTree
 from trainwright.frameworks.torch.state.layout import block_of, local, splits_of
-from trainwright.frameworks.torch.state.snapshot import OPTIMIZER_FILE, Files, Owned
+from trainwright.frameworks.torch.state.snapshot import OPTIMIZER_FILE, Files, Owned, owner_of
 from trainwright.types import Block
 from trainwright.world import ALONE, Mesh, World
 
@@ -58,6 +58,8 @@ class Strategy:
         distributed: DistributedConfig | None = None,
     ) -> None:
         self.world = world
+        self.shared: frozenset[str] = frozenset()  # parameters whose gradients several stages add up
+        self.copied: frozenset[str] = frozenset()  # parameters that an earlier stage of a pipeline has, too
         self.saving = saving
         self.distributed = distributed or _ALONE
         # Whether the bits must be those of a mesh that divides parameters otherwise.
@@ -121,15 +123,23 @@ class Strategy:
         """Prepare to sum the gradients of these parameters; the others are frozen until the next call."""
         self._tree = GradientTree(parameters, [self.blocks.held(one) for one in parameters])
 
-    def backward(self, loss: Tensor, *, ends_part: bool = False, is_last: bool = False) -> None:  # noqa: ARG002 - for others
+    def backward(
+        self,
+        loss: Tensor,
+        gradient: Tensor | None = None,
+        *,
+        ends_part: bool = False,  # noqa: ARG002 - for others
+        is_last: bool = False,  # noqa: ARG002 - for others
+    ) -> None:
         """Add the gradients of a loss, (), to those of the parameters.
 
         Args:
-            loss: The loss of a microbatch.
-            ends_part: Whether the gradients of a virtual rank are complete then.
-            is_last: Whether all gradients of this process are.
+            loss: The loss of a microbatch, or what a stage of a pipeline hands on.
+            gradient: The gradient of what a stage hands on; None for a loss.
+            ends_part: Whether the gradients of a virtual rank are complete then, in this stage.
+            is_last: Whether all gradients of this process are; never said of a pipeline.
         """
-        loss.backward()
+        loss.backward(gradient)
 
     def end_part(self, *, is_last: bool) -> None:  # noqa: ARG002 - for others
         """Take the gradients of a virtual rank out of the parameters; of the last one, this may be later."""
@@ -222,7 +232,11 @@ class Strategy:
         blocks: dict[str, dict[str, Block]] = {}
         for file, some in files.items():
             places = {name: place for name, one in some.items() if (place := block_of(one)) is not None}
-            held = {name: one for name, one in some.items() if name not in places or self._is_first(one)}
+            held = {
+                name: one
+                for name, one in some.items()
+                if name not in places or (self._is_first(one) and owner_of(file, name) not in self.copied)
+            }
             tensors[file] = {name: local(one) for name, one in held.items()}
             blocks[file] = {name: place for name, place in places.items() if name in held}
         return Owned(tensors, blocks)
@@ -258,15 +272,25 @@ class Strategy:
         )
 
     def _savers(self, whole: Files) -> dict[tuple[str, str], int]:
-        """Return which process saves each tensor that all of them have: all divide alike."""
-        savers = {(file, name): 0 for file, some in whole.items() for name in some}
-        optimizer = whole.get(OPTIMIZER_FILE, {})
-        sizes = [0] * self.savers
-        sizes[0] = sum(whole[file][name].nbytes for file, name in savers if file != OPTIMIZER_FILE)
-        for name, tensor in sorted(optimizer.items(), key=lambda item: (-item[1].nbytes, item[0])):
-            smallest = sizes.index(min(sizes))
-            sizes[smallest] += tensor.nbytes
-            savers[OPTIMIZER_FILE, name] = smallest
+        """Return which process saves each whole tensor: all divide alike.
+
+        All of them have it, or those of some stages of a pipeline.
+        """
+        sizes = {(file, name): one.nbytes for file, some in whole.items() for name, one in some.items()}
+        of_all = [sizes] * self.savers if self.world.mesh.pipeline == 1 else self.world.gather(sizes)
+        holders: dict[tuple[str, str], list[int]] = {}
+        for index, some in enumerate(of_all):
+            for key in some:
+                holders.setdefault(key, []).append(index)
+            sizes = {**some, **sizes}
+        savers = {key: indices[0] for key, indices in holders.items()}
+        loads = [0] * self.savers
+        for key, saver in savers.items():
+            if key[0] != OPTIMIZER_FILE:
+                loads[saver] += sizes[key]
+        for size, key in sorted((-sizes[key], key) for key in savers if key[0] == OPTIMIZER_FILE):
+            savers[key] = min(holders[key], key=loads.__getitem__)
+            loads[savers[key]] -= size
         return savers
 
     def own_file(self, file: str) -> str:

@@ -30,6 +30,7 @@ def load_tensors(
     like: Callable[[str], torch.Tensor | None] = lambda _: None,
     *,
     optional: bool = False,
+    skip: Callable[[str], bool] = lambda _: False,
 ) -> Tensors:
     """Return the tensors of a file of the state by name.
 
@@ -39,6 +40,7 @@ def load_tensors(
         like: Returns the tensor whose layout a saved one gets, if it has its shape. If that is a `DTensor`,
             the block of this process alone is read.
         optional: Return none if no process has saved any.
+        skip: Whether a tensor of this name is not read: it belongs to another stage of a pipeline.
 
     Raises:
         FileNotFoundError: No process has.
@@ -54,6 +56,8 @@ def load_tensors(
         with safe_open(path, "pt") as opened:
             placed = _blocks_of(path, (opened.metadata() or {}).get(BLOCKS, "{}"))
             for name in opened.keys():  # noqa: SIM118 - not a mapping
+                if skip(name):
+                    continue
                 live, shape = like(name), tuple(opened.get_slice(name).get_shape())
                 if name in tensors:
                     raise ModelError(f"{name} is in {path}, and whole in another file beside it")

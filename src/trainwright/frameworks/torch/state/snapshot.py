@@ -12,6 +12,7 @@ import torch
 
 from trainwright.digest import FileRecord, PartHashes, write_parts
 from trainwright.errors import ModelError
+from trainwright.frameworks.base import WEIGHTS_FILE
 from trainwright.types import Block, NamedBuffer
 
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -30,6 +31,16 @@ class Owned(NamedTuple):
 
     files: Files
     blocks: Mapping[str, Mapping[str, Block]] = MappingProxyType({})
+
+
+def owner_of(file: str, name: str) -> str:
+    """Return the name of the parameter or buffer that a tensor of the state belongs to.
+
+    Outside of the file of the weights, it is `PARAMETER.KEY`, `trained/PARAMETER` or `buffers/NAME`.
+    """
+    if file == WEIGHTS_FILE:
+        return name
+    return name.partition("/")[2] if "/" in name else name.rpartition(".")[0]
 
 
 DTYPES = {  # and what safetensors calls them

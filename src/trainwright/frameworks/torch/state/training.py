@@ -18,7 +18,7 @@ and blocks of tensors, that it owns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,7 @@ from trainwright.frameworks.torch.state.snapshot import (
     SnapshotMemory,
     Tensors,
     TorchSnapshot,
+    owner_of,
 )
 from trainwright.frameworks.torch.state.structure import Changes, Structure, set_buffer
 from trainwright.frameworks.torch.state.unsaved import fingerprints
@@ -75,6 +76,7 @@ class TrainingState:
         architecture: Mapping[str, Any] | None = None,
         losses: CustomLosses | None = None,
         blocks: Blocks | None = None,
+        elsewhere: Collection[str] = (),
     ) -> None:
         """Prepare to save and restore a model.
 
@@ -87,6 +89,7 @@ class TrainingState:
             architecture: What a Hugging Face model is built from, if it is one.
             losses: The losses of the user's, which may have state.
             blocks: What the optimizer updates in place of the parameters; default: these.
+            elsewhere: The names of parameters and buffers that only other processes of a pipeline have.
         """
         self._model = model
         self._optimizer = None
@@ -94,6 +97,7 @@ class TrainingState:
             self._optimizer = OptimizerState(optimizer, model, precision, average, blocks)
         self._built = built or Structure.of(model)
         self._average = average
+        self._elsewhere = frozenset(elsewhere)
         self._architecture = architecture
         self._losses = losses or CustomLosses()
         self._memory = SnapshotMemory()
@@ -153,8 +157,10 @@ class TrainingState:
             ModelError: The files are damaged, or do not fit the model.
         """
         try:
-            weights = load_tensors(folder, WEIGHTS_FILE, dict(_named_tensors(self._model)).get)
-            module = load_tensors(folder, MODULE_FILE, optional=True)
+            weights = load_tensors(
+                folder, WEIGHTS_FILE, dict(_named_tensors(self._model)).get, skip=self._skip(WEIGHTS_FILE)
+            )
+            module = load_tensors(folder, MODULE_FILE, optional=True, skip=self._skip(MODULE_FILE))
         except SafetensorError as error:
             raise ModelError(f"this is not a safetensors file: {error}") from error
         strides = _strides_by_file(module)
@@ -169,8 +175,14 @@ class TrainingState:
             return
         self._built.set_flags(self._model, changes)
         if self._optimizer is not None:
-            saved = load_tensors(folder, OPTIMIZER_FILE, self._optimizer.layouts())
+            saved = load_tensors(
+                folder, OPTIMIZER_FILE, self._optimizer.layouts(), skip=self._skip(OPTIMIZER_FILE)
+            )
             self._optimizer.load(saved, strides[_OPTIMIZER])
+
+    def _skip(self, file: str) -> Callable[[str], bool]:
+        """Return a function that says whether a tensor of a file belongs to another process's stages."""
+        return lambda name: owner_of(file, name) in self._elsewhere
 
     def unsaved(self, *, has_trained: bool) -> dict[str, str]:
         """Return a hash of each part of the state that no checkpoint can hold, by name.
