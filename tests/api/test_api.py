@@ -19,6 +19,7 @@ import trainwright
 from small_runs import SMALL, SignalAt, assert_same, checkpoints, crashed, preempted
 from trainwright.errors import (
     ChangedInputsError,
+    CheckpointError,
     ConfigError,
     InputError,
     ModelError,
@@ -277,6 +278,38 @@ def test_init_from_a_safetensors_file(whole: Run, tmp_path: Path) -> None:
     save_file(weights, tmp_path / "mine.safetensors")
     with pytest.raises(ChangedInputsError, match="weights: initial was"):
         trainwright.resume(cut)
+
+
+def test_init_from_an_index_of_exported_files(whole: Run, tmp_path: Path) -> None:
+    folder = trainwright.export(whole, tmp_path / "model", "safetensors", max_shard_size=300)
+    assert len(list(folder.glob("*.safetensors"))) > 2
+    index = folder / "model.safetensors.index.json"
+    overrides = {"model.init_from": str(index), "training.max_steps": 1}
+    run = trainwright.train(SMALL, overrides, runs_dir=tmp_path / "runs")
+    assert run.manifest["weights"]["initial"] == whole.result["best"]["digest"]
+    next(folder.glob("*.safetensors")).unlink()
+    with pytest.raises(InputError, match=r"model\.init_from: .* names model-.*, which is not there"):
+        trainwright.train(SMALL, overrides, runs_dir=tmp_path / "runs")
+    index.write_text("{}")
+    with pytest.raises(InputError, match=r"model\.init_from: .* is no index of safetensors files"):
+        trainwright.train(SMALL, overrides, runs_dir=tmp_path / "runs")
+
+
+def test_an_export_of_weights_makes_no_model_and_is_compared_with_the_manifest(
+    whole: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model is made")
+
+    monkeypatch.setattr("trainwright.inference.predictor.Predictor.__init__", refuse)
+    path = trainwright.export(whole, tmp_path / "model.safetensors")
+    best = whole.result["best"]["step"]
+    stored = next((whole.path / "best").glob(f"*{best}*")) / "weights.safetensors"
+    assert path.read_bytes() == stored.read_bytes()
+    monkeypatch.setattr("trainwright.inference.library_formats.weights_digest", lambda _: "0" * 64)
+    with pytest.raises(CheckpointError, match="are not those that its manifest names"):
+        trainwright.export(whole, tmp_path / "other.safetensors")
+    assert not (tmp_path / "other.safetensors").exists()
 
 
 def test_initial_weights_that_do_not_fit(whole: Run, tmp_path: Path) -> None:

@@ -162,6 +162,18 @@ def test_export_says_the_format(command: Command, trained: Path, tmp_path: Path)
         "path": str(path),
         "format": "safetensors",
     }
+    folder = tmp_path / "model"
+    done = command("export", "last", folder, *runs, "--max-shard-size", "0.2KB")
+    assert (done.code, done.out) == (0, f"{folder} (safetensors)\n")
+    assert len(list(folder.glob("model-*.safetensors"))) > 1
+    begun = ("train", trained / "rows.yaml", f"model.init_from={folder / 'model.safetensors.index.json'}")
+    assert command(*begun, "training.epochs=1", "--runs-dir", tmp_path / "runs").code == 0
+    refused = command("export", "last", tmp_path / "other", *runs, "--max-shard-size", "much")
+    assert "'much' is not a size; write, for example, 5GB or 500MiB" in refused.err
+    refused = command(
+        "export", "last", tmp_path / "m", *runs, "--format", "mlflow", "--max-shard-size", "1GB"
+    )
+    assert "max_shard_size is for models of PyTorch" in refused.err
 
 
 @pytest.mark.slow

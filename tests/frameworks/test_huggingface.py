@@ -370,7 +370,7 @@ def test_a_folder_executes_nothing(tmp_path):
     assert trainwright.load(run).native.config._attn_implementation == "sdpa"
     # A run directory may come from someone else, too: a checkpoint says what model it is of.
     stored = {"path": str(path), ARCHITECTURE: json.loads(config.read_text())}
-    made = build(CLASSIFIER, stored, trainwright.load(run).info).config
+    made = build(CLASSIFIER, stored, trainwright.load(run).info)[0].config
     assert made._attn_implementation == "sdpa"
     assert "auto_map" not in made.to_dict()  # nor does an export lead anyone to that code
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_torch_reference import INIT, epoch_order, seed_torch
+from test_torch_reference import draw_weights, epoch_order
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -152,8 +152,7 @@ def test_a_step_is_that_by_hand_however_the_batch_is_cut(
 ) -> None:
     given = {**params, "dropout": 0.0}
     loss, native = stepped(name, given, cut, arrays(), INFO)
-    seed_torch(SEED, INIT)
-    model = built(name, given)
+    model = draw_weights(built(name, given), SEED)
     rows = {key: torch.from_numpy(array) for key, array in arrays().items()}
     losses = [
         -torch.log_softmax(by_hand(model, rows["input_ids"][i, : LENGTHS[i]], params), 0)[rows["target"][i]]
@@ -176,8 +175,7 @@ def test_so_is_a_step_on_labels_of_tokens(
     rows["labels"] = np.where(rows["attention_mask"] * (labels + rows["input_ids"] % 3), labels, -100)
     del rows["target"]
     loss, native = stepped(name, given, cut, rows, info)
-    seed_torch(SEED, INIT)
-    model = built(name, given, info)
+    model = draw_weights(built(name, given, info), SEED)
     logits, wanted = [], []
     for i in epoch_order(SEED, 0, ROWS)[: cut[0]]:
         length = LENGTHS[i]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_torch_reference import INIT, epoch_order, seed_torch
+from test_torch_reference import draw_weights, epoch_order
 from torch.nn import functional
 
 from trainwright.config import load
@@ -78,8 +78,7 @@ def step(split: Split, training: Mapping[str, Any], ranks: int = 1) -> tuple[flo
 
 def by_hand(batch: int) -> tuple[float, dict[str, torch.Tensor]]:
     """Return the same of one pass over the whole batch, by torch's own mean over the labels."""
-    seed_torch(SEED, INIT)
-    model = Gpt(VOCABULARY, LENGTH, 16, 1, 2)
+    model = draw_weights(Gpt(VOCABULARY, LENGTH, 16, 1, 2), SEED, 0.02 / 2**0.5)
     ids = epoch_order(SEED, 0, ROWS)[:batch]
     tokens, labels = (torch.from_numpy(array[ids]) for array in rows().values())
     loss = functional.cross_entropy(model(tokens).flatten(0, 1), labels.flatten(), ignore_index=NO_LABEL)

@@ -9,6 +9,7 @@ step, microbatch).
 
 import copy
 import dataclasses
+import hashlib
 import math
 import random
 import sys
@@ -16,7 +17,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -129,6 +130,29 @@ def epoch_order(seed: int, epoch: int, rows: int) -> list[int]:
 
 def seed_torch(*parts: int) -> None:
     torch.default_generator.manual_seed(stream(*parts) & 0xFFFFFFFF)
+
+
+Net = TypeVar("Net", bound=nn.Module)
+
+
+def draw_weights(model: Net, seed: int, residual_std: float | None = None) -> Net:
+    """Draw the initial weights of a built-in model: those of each module from a stream of its own.
+
+    Args:
+        model: The model.
+        seed: That of the run.
+        residual_std: Of a GPT; its matrices have a standard deviation of 0.02, but for those with this one.
+    """
+    for name, part in reversed(list(model.named_modules())):
+        seed_torch(seed, INIT, int(hashlib.sha256(name.encode()).hexdigest()[:16], 16))
+        if residual_std is None:
+            getattr(part, "reset_parameters", getattr(part, "_reset_parameters", int))()
+            continue
+        for parameter in part.parameters(recurse=False):
+            if parameter.dim() > 1:
+                is_residual = name.endswith(("out_proj", "down_proj"))
+                nn.init.normal_(parameter, 0.0, residual_std if is_residual else 0.02)
+    return model
 
 
 # -- the loop

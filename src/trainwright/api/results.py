@@ -405,6 +405,7 @@ def export(
     path: Path | str,
     form: str | None = None,
     *,
+    max_shard_size: int | None = None,
     runs_dir: Path | str | None = None,
     model: Any = None,
     trust: bool = False,
@@ -420,6 +421,8 @@ def export(
         path: The file or folder to write; an existing one is replaced.
         form: `native`, `sklearn`, `mlflow`, or one of the framework's formats; default: that of the path's
             suffix, or the framework's default for a path without one.
+        max_shard_size: With `safetensors`, `path` is a folder that gets files of at most so many bytes, and
+            an index of them, as transformers writes it.
         runs_dir: The folder of the runs.
         model: The model object, if `train` was given one.
         trust: As in `load`.
@@ -433,8 +436,19 @@ def export(
             path cannot be written.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    path = usable_path(path)
-    predictor = _load(find(run, runs_dir, has_model), "export", model, trust=trust, pinned=False)
+    path, found = usable_path(path), find(run, runs_dir, has_model)
+    if _holds_safetensors(found) and (form or path.suffix) in ("safetensors", ".safetensors"):
+        from trainwright.inference.library_formats import export_weights
+        from trainwright.runs.weights import stored_model
+        from trainwright.types import DataInfo
+
+        refuse_foreign_run(found, "export")
+        stored = stored_model(found)
+        export_weights(stored.folder, DataInfo.from_json(stored.data.info), path, max_shard_size)
+        return path
+    if max_shard_size is not None:
+        raise InputError("max_shard_size is for models of PyTorch, in the format safetensors")
+    predictor = _load(found, "export", model, trust=trust, pinned=False)
     if form in ("mlflow", "native"):
         from trainwright.inference import exports
 
@@ -445,6 +459,12 @@ def export(
 
         return export_pipeline(predictor, path)
     return predictor.export(path, form)
+
+
+def _holds_safetensors(run: RunDir) -> bool:
+    """Return whether the format `safetensors` of a run's model is that of its checkpoints."""
+    manifest = run.manifest()
+    return manifest is not None and "torch" in manifest.semantics
 
 
 def explain(

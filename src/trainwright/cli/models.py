@@ -243,12 +243,26 @@ def explain(run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
     "raw rows: native, sklearn, mlflow.  [default: by the suffix of PATH; without one, the library's "
     "usual format]",
 )
+@click.option(
+    "--max-shard-size",
+    metavar="SIZE",
+    callback=options.size,
+    help="With --format safetensors: make PATH a folder with files of at most this size, such as 5GB, and an "
+    "index of them, as transformers does.",
+)
 @click.option("--force", is_flag=True, help="Replace PATH if it exists.")
 @options.trust
 @options.runs_dir
 @options.as_json
 def export(
-    run: str, path: Path, form: str | None, force: bool, trust: bool, runs_dir: str | None, as_json: bool
+    run: str,
+    path: Path,
+    form: str | None,
+    max_shard_size: int | None,
+    force: bool,
+    trust: bool,
+    runs_dir: str | None,
+    as_json: bool,
 ) -> None:
     """Export a run's model for use without Trainwright.
 
@@ -258,8 +272,13 @@ def export(
         raise click.BadParameter(
             f"{path} already exists: choose another name, or replace it with --force", param_hint="PATH"
         )
-    if form in ("native", "sklearn", "mlflow"):
-        made, chosen = trainwright.export(run, path, form, runs_dir=runs_dir, trust=trust), form
+    if form is None and (path.suffix == ".safetensors" or max_shard_size is not None):
+        form = "safetensors"
+    if form in ("native", "sklearn", "mlflow", "safetensors"):
+        chosen = form
+        made = trainwright.export(
+            run, path, form, max_shard_size=max_shard_size, runs_dir=runs_dir, trust=trust
+        )
     else:
         predictor = trainwright.load(run, runs_dir=runs_dir, trust=trust)
         chosen = predictor.export_format(path, form)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -46,6 +47,16 @@ def as_json(command: Command) -> Command:
     return click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else, on stdout."
     )(command)
+
+
+def size(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """Return the bytes that a size such as `5GB` or `500 MiB` stands for."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([KMGT])(i?)B", value.strip(), re.IGNORECASE)
+    if found is None or not float(found[1]):
+        raise click.BadParameter(f"{value!r} is not a size; write, for example, 5GB or 500MiB")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** (1 + "KMGT".index(found[2].upper())))
 
 
 def trust(command: Command) -> Command:

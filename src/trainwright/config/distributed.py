@@ -48,6 +48,29 @@ class VirtualConfig(Section):
         return Mesh(pipeline=self.pipeline, data=self.data, tensor=self.tensor)
 
 
+class PlanConfig(Section):
+    """The layers that are computed in slices where `virtual.tensor` is more than 1, by names of modules.
+
+    Models that have a name here, and those of transformers that bring a plan, need none.
+    """
+
+    colwise: list[str] = bits(
+        [], description="linear layers of whose outputs each slice has some, such as `layers.*.attention.q`"
+    )
+    rowwise: list[str] = bits(
+        [], description="linear layers of whose inputs each slice has some, such as `layers.*.attention.out`"
+    )
+    sequence: list[str] = bits(
+        [],
+        description="modules that compute slices of the tokens, (rows, length, ...), such as `norm`",
+    )
+    divided: dict[str, list[str]] = bits(
+        {},
+        description="whole numbers that modules keep and a slice has a share of, such as "
+        "`{layers.*.attention: [num_heads]}`",
+    )
+
+
 class DistributedConfig(Section):
     """The processes that train, and how they communicate; the bits depend on `virtual` alone."""
 
@@ -101,6 +124,9 @@ class DistributedConfig(Section):
         default="auto", description="auto: nccl on CUDA, else gloo"
     )
     virtual: VirtualConfig = VirtualConfig()
+    plan: PlanConfig | None = Field(
+        default=None, description="which layers are split; default: what the model brings"
+    )
 
     @field_validator("nproc", "shard", "tensor")
     @classmethod

@@ -61,7 +61,9 @@ class ModelConfig(TypedSection):
     type: str = bits(description="a short name (mlp, transformer ...) or package.module:Class")
     framework: str | None = bits(default=None, description="overrides the framework that `type` implies")
     init_from: str | None = bits(
-        default=None, description="initial weights: a run (path, id, prefix, `last`) or a safetensors file"
+        default=None,
+        description="initial weights: a run (path, id, prefix, `last`), a safetensors file, or an index "
+        "of such files (.safetensors.index.json)",
     )
 
 

@@ -6,9 +6,12 @@ import json
 import logging
 from pathlib import Path
 
-from trainwright.errors import InputError
+from trainwright.digest import WEIGHTS, digest
+from trainwright.errors import CheckpointError, InputError
 from trainwright.frameworks.base import Exports, Model
 from trainwright.inference.whole_files import write_whole
+from trainwright.records import whole_weights
+from trainwright.storage.portable import weights_digest
 from trainwright.types import DataInfo
 
 log = logging.getLogger("trainwright")
@@ -27,6 +30,38 @@ def export_model(model: Model, info: DataInfo, path: Path, form: str) -> None:
         InputError: The path cannot be written.
     """
     write_whole(path, lambda made: model.export(made, form))
+    if info.target_transform is not None or info.target_offset:
+        _note_unit(info, path)
+
+
+def export_weights(stored: Path, info: DataInfo, path: Path, most: int | None = None) -> None:
+    """Write the weights of a checkpoint as safetensors, without making the model; see `export_model`.
+
+    Args:
+        stored: The folder of the checkpoint, whose files have been verified.
+        info: What its data are.
+        path: The file to write; with `most`, a folder, which gets files with an index.
+        most: The bytes of tensors in a file.
+
+    Raises:
+        CheckpointError: The tensors are not those that the checkpoint's manifest names.
+        InputError: The path cannot be written.
+    """
+
+    def write(made: Path) -> None:
+        if most is None:
+            records = [whole_weights.write_whole(stored, made)]
+        else:
+            made.mkdir()
+            records = whole_weights.write_several(stored, made, most)
+        tensors = [one._replace(name=f"{WEIGHTS}{one.name}") for file in records for one in file.tensors]
+        if digest(tensors) != weights_digest(stored):
+            raise CheckpointError(f"the weights in {stored} are not those that its manifest names")
+
+    try:
+        write_whole(path, write)
+    except ValueError as error:
+        raise CheckpointError(f"{stored}: {error}") from error
     if info.target_transform is not None or info.target_offset:
         _note_unit(info, path)
 

@@ -1,11 +1,11 @@
-"""The weights of a model in one file, also where several processes have saved parts of them."""
+"""The weights of a model in one file, or a few, also where several processes have saved parts of them."""
 
 from __future__ import annotations
 
 import json
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +16,11 @@ from trainwright.types import Block, NamedBuffer
 
 if TYPE_CHECKING:
     from trainwright.types import Array
+
+
+INDEX = ".safetensors.index.json"  # ends the name of a file that says which tensor is in which file
+ENDINGS = (".safetensors", INDEX)  # of the names of files that stand for weights
+_MODEL = "model"
 
 
 class _Stored(NamedTuple):
@@ -39,17 +44,77 @@ def write_whole(folder: Path, target: Path) -> FileRecord:
         ValueError: The blocks of a tensor do not make up the whole.
         OSError: A file cannot be read or written.
     """
-    stored = [one for path in files_of(folder, WEIGHTS_FILE) for one in _tensors_in(path)]
-    whole = [one for one in stored if one.block is None]
-    blocks: dict[str, list[_Stored]] = {}
-    for one in stored:
-        if one.block is not None:
-            blocks.setdefault(one.name, []).append(one)
+    return _write(_stored_in(folder).values(), target)
+
+
+def write_several(folder: Path, target: Path, most: int) -> list[FileRecord]:
+    """Write the weights of a checkpoint as files of at most so many bytes, and an index of them.
+
+    They have the names and the form that `save_pretrained` of transformers gives them: `model.safetensors`
+    where one is enough. A tensor that is larger has a file of its own.
+
+    Args:
+        folder: The folder of the checkpoint, whose files have been verified.
+        target: The folder to write into.
+        most: The bytes of tensors in a file.
+
+    Raises:
+        ValueError, OSError: As in `write_whole`.
+    """
+    files: list[list[list[_Stored]]] = [[]]
+    left = most
+    for some in _stored_in(folder).values():
+        size = sum(one.content.nbytes for one in some)
+        if size > left and files[-1]:
+            files.append([])
+            left = most
+        files[-1].append(some)
+        left -= size
+    if len(files) == 1:
+        return [_write(files[0], target / f"{_MODEL}.safetensors")]
+    records = [
+        _write(some, target / f"{_MODEL}-{i + 1:05d}-of-{len(files):05d}.safetensors")
+        for i, some in enumerate(files)
+    ]
+    total = sum(one.content.nbytes for file in files for some in file for one in some)
+    places = {tensor.name: record.name for record in records for tensor in record.tensors}
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    (target / f"{_MODEL}{INDEX}").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    return records
+
+
+def files_in_index(index: Path) -> list[Path]:
+    """Return the files beside an index that have the tensors that it names.
+
+    Raises:
+        ValueError: It is no such index.
+        OSError: It cannot be read.
+    """
+    try:
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return [index.parent / name for name in sorted({Path(name).name for name in places.values()})]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{index} is no index of safetensors files") from error
+
+
+def _stored_in(folder: Path) -> dict[str, list[_Stored]]:
+    """Return the tensors of a checkpoint by name, each as itself or as blocks."""
+    tensors: dict[str, list[_Stored]] = {}
+    for path in files_of(folder, WEIGHTS_FILE):
+        for one in _tensors_in(path):
+            tensors.setdefault(one.name, []).append(one)
+    return dict(sorted(tensors.items()))
+
+
+def _write(tensors: Iterable[list[_Stored]], target: Path) -> FileRecord:
+    """Write tensors to a file, and put those that are in blocks together beside it first."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        joined = [_joined(some, Path(scratch) / str(i)) for i, some in enumerate(blocks.values())]
+        whole = [
+            _joined(some, Path(scratch) / str(i)) if some[0].block else some[0]
+            for i, some in enumerate(tensors)
+        ]
         return write_tensors(
-            target,
-            [NamedBuffer(one.name, one.dtype, one.shape, one.content.data) for one in (*whole, *joined)],
+            target, [NamedBuffer(one.name, one.dtype, one.shape, one.content.data) for one in whole]
         )
 
 

@@ -21,6 +21,7 @@ from trainwright.records.journal import read
 from trainwright.records.listing import find_run, has_model
 from trainwright.records.manifest import WITHOUT_VALUE, Difference, Manifest
 from trainwright.records.run_dir import RunDir
+from trainwright.records.whole_weights import ENDINGS
 from trainwright.reports.rundir import read_run
 from trainwright.require import import_paths, open_process
 from trainwright.runs.code_identity import code_inputs
@@ -147,7 +148,7 @@ def _weights_source(config: RunConfig, run: RunDir) -> Path | None:
         InputError: They are not there.
     """
     named = config.model.init_from
-    if named is None or named.endswith(".safetensors"):
+    if named is None or named.endswith(ENDINGS):
         return initial_source(config, run)
     source = find_run(named, run.path.parent.parent, fits=has_model)  # by now, `last` may be `run` itself
     return source.path

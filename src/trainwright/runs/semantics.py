@@ -46,7 +46,7 @@ PARTS: dict[str, Part] = {
     "keras": Part(1, "a step of Keras", ("frameworks/keras", "frameworks/support")),
     "lightgbm": Part(1, "a step of LightGBM", ("frameworks/lightgbm", *_BOOSTING)),
     "sklearn": Part(2, "a step of scikit-learn", ("frameworks/sklearn", "frameworks/support")),
-    "torch": Part(6, "a step of PyTorch", ("frameworks/torch", "frameworks/support")),
+    "torch": Part(7, "a step of PyTorch, and initial weights", ("frameworks/torch", "frameworks/support")),
     "xgboost": Part(2, "a step of XGBoost", ("frameworks/xgboost", *_BOOSTING)),
 }
 _OF_FRAMEWORKS = {name for name, part in PARTS.items() if f"frameworks/{name}" in part.sources}

@@ -19,7 +19,7 @@ from trainwright.records.data import DataDescription, StoredModel
 from trainwright.records.listing import find_run, has_model
 from trainwright.records.manifest import Manifest, Parent
 from trainwright.records.run_dir import RunDir
-from trainwright.records.whole_weights import write_whole
+from trainwright.records.whole_weights import ENDINGS, INDEX, files_in_index
 from trainwright.runs.run_config import read_config
 from trainwright.runs.wiring import Components, run_checkpoints
 from trainwright.safe_files import read_regular
@@ -92,7 +92,7 @@ def _best_step(run: RunDir, checkpoints: RunCheckpoints, newest: Commit | None) 
 
 
 def initial_source(config: RunConfig, run: RunDir) -> Path | None:
-    """Return the safetensors file or run directory that `model.init_from` means.
+    """Return the safetensors file, the index of several, or the run directory that `model.init_from` means.
 
     `last` is the run before this one.
 
@@ -102,7 +102,7 @@ def initial_source(config: RunConfig, run: RunDir) -> Path | None:
     source = config.model.init_from
     if source is None:
         return None
-    if source.endswith(".safetensors"):
+    if source.endswith(ENDINGS):
         if not Path(source).is_file():
             what = "is not a regular file" if Path(source).exists() else "does not exist"
             raise InputError(f"model.init_from: {source} {what}; name a safetensors file, or a run")
@@ -125,17 +125,23 @@ def initialize(components: Components, source: Path) -> None:
             f"model.init_from: {source} does not exist any more, so there are no initial weights: put it "
             "back, or train a new run"
         )
-    if source.is_file():
+    if source.name.endswith(INDEX):
+        try:
+            files = files_in_index(source)
+        except (OSError, ValueError) as error:
+            raise InputError(f"model.init_from: {error}") from error
+        if missing := [file for file in files if not file.is_file()]:
+            raise InputError(f"model.init_from: {source} names {missing[0].name}, which is not there")
+    elif source.is_file():
         files = [source]
     else:
         stored = stored_model(RunDir(source))
         _refuse_shifted(stored.data.info, components)
         files = files_of(stored.folder, WEIGHTS_FILE)
     with tempfile.TemporaryDirectory() as folder:
-        if len(files) == 1:
-            (Path(folder) / WEIGHTS_FILE).symlink_to(files[0])
-        else:
-            write_whole(files[0].parent, Path(folder) / WEIGHTS_FILE)
+        for i, file in enumerate(files):  # a process that has parts of the model reads these alone
+            name = Path(WEIGHTS_FILE).with_suffix(f".{i}.safetensors") if i else WEIGHTS_FILE
+            (Path(folder) / name).symlink_to(file)
         try:
             components.learner.restore(Path(folder), weights_only=True)
         except ModelError as error:

@@ -16,6 +16,7 @@ from trainwright.config.overrides import with_settings
 from trainwright.errors import TrainwrightError
 from trainwright.evaluation.metrics import LOSS, default_metrics, tasks_with, without_prefix
 from trainwright.records.listing import find_run, has_model
+from trainwright.records.whole_weights import ENDINGS
 from trainwright.redact import fingerprinted, redacted
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import require_data
@@ -62,7 +63,7 @@ class StudyConfig:
                 require_data(base.resolved, config)
             base = base.with_overrides({"data.type": OBJECTS})
         initial = base.resolved.config.model.init_from
-        if initial is not None and not initial.endswith(".safetensors"):
+        if initial is not None and not initial.endswith(ENDINGS):
             # Resolved once: `last` would name the run of the previous fold.
             # Redacted to `${env:NAME}`, as it is written to disk.
             path = redacted(str(find_run(initial, runs_dir, fits=has_model).path))

@@ -24,6 +24,7 @@ from trainwright.frameworks.torch.compiling import compiled, compiled_token_loss
 from trainwright.frameworks.torch.data import TensorSource
 from trainwright.frameworks.torch.generators import seed_all
 from trainwright.frameworks.torch.huggingface.module import check_tokens, definition_of, versions_of
+from trainwright.frameworks.torch.initial import InitialWeights
 from trainwright.frameworks.torch.losses.base import Loss
 from trainwright.frameworks.torch.losses.labels import TOKEN_LOSS, Counts, label_counts, named_loss
 from trainwright.frameworks.torch.model import LiveModel
@@ -44,7 +45,7 @@ from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.frameworks.torch.parallel.world import ProcessGroup
 from trainwright.frameworks.torch.params import TRANSFORMERS
-from trainwright.frameworks.torch.process import device_model
+from trainwright.frameworks.torch.process import device_model, device_of
 from trainwright.frameworks.torch.state import layout
 from trainwright.frameworks.torch.state.passed import PassedModule
 from trainwright.frameworks.torch.state.snapshot import named_buffer
@@ -92,7 +93,9 @@ class TorchLearner(Learner):
         self._strategy.place(self._module)
         self._strategy.prepare(self._module, optim.whole_parameters(training, self._module))
         optimizer = self._build_optimizer(training, groups)
-        average = Average(self._module, training.ema) if training.ema else None
+        average = None
+        if training.ema:
+            average = Average(self._module, training.ema, is_divided=self._strategy.is_exact)
         self.weights = "ema" if average else "trained"
         self._state = TrainingState(
             self._module,
@@ -365,13 +368,17 @@ class TorchLearner(Learner):
 
 
 def _initial_network(inputs: LearnerInputs) -> Network:
-    """Return the module with its initial weights, drawn from generators that are seeded for it."""
+    """Return the module with its initial weights."""
     name, seed = inputs.config.model.type, inputs.config.experiment.seed
     if inputs.model is None and name not in TRANSFORMERS:
         find_model(name)  # its module may draw when it is imported, which happens once in a process
     seed_global_random(seed)
     seed_all(stream_seed(seed, INIT))
-    return Network(inputs)
+    if inputs.model is not None:
+        return Network(inputs)
+    initial = InitialWeights.of(name, inputs.model_params, inputs.info)
+    initial.fill(device_of(inputs.config.training.device), seed)
+    return Network(inputs, initial.module)
 
 
 def _strategy_of(inputs: LearnerInputs, module: torch.nn.Module) -> Strategy:

@@ -26,6 +26,7 @@ from trainwright.frameworks.torch.network import Network, translated
 from trainwright.frameworks.torch.outputs import as_float, first_output
 from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
 from trainwright.frameworks.torch.parallel.strategy import Strategy
+from trainwright.frameworks.torch.parallel.tensor.parallelize import split
 from trainwright.frameworks.torch.params import FOLDER_FORMATS, FORMATS, TRANSFORMERS
 from trainwright.frameworks.torch.state import structure
 from trainwright.frameworks.torch.state.snapshot import named_buffer
@@ -216,6 +217,7 @@ class LoadedModel(_TorchModel):
         )
         super().__init__(network, state)
         self._state.load(folder, weights_only=True)
+        split(self._module, inputs.config.distributed)  # into the slices of training, so that bits are equal
         self._module.eval()
         self._lock = _SharedLock()
         self._is_examined = False  # whether the first call has set the following

@@ -38,14 +38,15 @@ log = logging.getLogger("trainwright")
 
 
 class Network:
-    """The module of a run on its device; building it may draw its initial weights from torch's generators."""
+    """The module of a run on its device, with its initial weights; or one that is about to be restored."""
 
-    def __init__(self, inputs: ModelInputs) -> None:
+    def __init__(self, inputs: ModelInputs, module: torch.nn.Module | None = None) -> None:
+        """Take a module; by default the one that was passed, else one that draws from torch's generators."""
         training = inputs.config.training
         self.inputs = inputs
         self.device = device_of(training.device)
-        module: torch.nn.Module = inputs.model
-        if inputs.model is None:
+        module = inputs.model if module is None else module
+        if module is None:
             module = build_model(inputs.config.model.type, inputs.model_params, inputs.info)
         _check_tensors(module)
         self.module = module.to(self.device)

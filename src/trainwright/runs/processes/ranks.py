@@ -29,6 +29,7 @@ from trainwright.runs.data.identity import data_inputs
 from trainwright.runs.frameworks import framework_name
 from trainwright.runs.objects import Objects
 from trainwright.runs.processes.nodes import agree
+from trainwright.runs.processes.placement import placed_config
 from trainwright.runs.processes.state import state_records
 from trainwright.runs.request import Request
 from trainwright.runs.wiring import Components
@@ -172,7 +173,8 @@ def take_part(folder: Path, run_attempt: Callable[[Request], Result]) -> int:
         if run := _agreed_run(folder):  # another node may be the main one now
             request = replace(request, run=run)
         with importing_by(rule):
-            world = join(request.resolved.config, request.objects.model)
+            config = placed_config(request, request.run.manifest())
+            world = join(config, request.objects.model)
             agreed = agree(world, request)
             if world.local_rank == 0:
                 write_atomically(folder / _RUN, str(agreed.run.path).encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,8 +27,10 @@ _IGNORED = ("auto_map", "custom_pipelines", "fusion_config", "distributed_config
 _LISTED = 5  # names that a message lists
 
 
-def build(type_name: str, params: Mapping[str, Any], info: DataInfo) -> torch.nn.Module:
-    """Return the model that `model.type` and its options name, in float32.
+def build(
+    type_name: str, params: Mapping[str, Any], info: DataInfo, *, read: bool = True
+) -> tuple[torch.nn.Module, Source | None]:
+    """Return the model that `model.type` and its options name, in float32, and where its weights are from.
 
     Random weights are drawn from torch's generator.
 
@@ -36,6 +38,7 @@ def build(type_name: str, params: Mapping[str, Any], info: DataInfo) -> torch.nn
         type_name: `transformers:` and the name of an Auto class.
         params: The options; see `params.HuggingFaceParams`.
         info: The data, which give the number of labels, or of tokens.
+        read: Whether the weights of a folder are read; else they are random, too.
 
     Raises:
         ModelError: The options do not fit the architecture or the data, or the weights cannot be had.
@@ -53,7 +56,7 @@ def build(type_name: str, params: Mapping[str, Any], info: DataInfo) -> torch.nn
         _fit_to_data(type_name, config, options, info)
         auto_class = getattr(transformers, type_name.partition(":")[2])
         with quiet():
-            module: torch.nn.Module = _module(auto_class, config, options, source)
+            module: torch.nn.Module = _module(auto_class, config, options, source if read else None)
             _finish(type_name, module, info)
             if options.lora is not None:
                 module = _with_adapters(module, type_name, options.lora)
@@ -62,7 +65,7 @@ def build(type_name: str, params: Mapping[str, Any], info: DataInfo) -> torch.nn
     except Exception as error:
         text = " ".join(str(error).split())
         raise ModelError(f"model {type_name}: {type(error).__name__}: {text}") from error
-    return module
+    return module, source
 
 
 def _check_data(type_name: str, info: DataInfo) -> None:
@@ -188,7 +191,6 @@ def _module(auto_class: Any, config: Any, options: HuggingFaceParams, source: So
     how = {"dtype": torch.float32, "attn_implementation": options.attn_implementation}
     if source is None:
         return auto_class.from_config(config, trust_remote_code=False, **how)
-    saved = source.config().get("id2label")
     module, loaded = auto_class.from_pretrained(
         source.folder,
         config=config,
@@ -199,23 +201,47 @@ def _module(auto_class: Any, config: Any, options: HuggingFaceParams, source: So
         output_loading_info=True,
         **how,
     )
-    if differing := sorted(map(str, loaded["mismatched_keys"])):
+    check_loaded(module, source, loaded["mismatched_keys"], loaded["missing_keys"], loaded["unexpected_keys"])
+    return module
+
+
+def check_loaded(
+    module: Any,
+    source: Source,
+    mismatched: Collection[tuple[Any, ...]],
+    missing: Collection[str],
+    unexpected: Collection[str],
+) -> None:
+    """Check that the weights of a folder are those of a model; warn of what only one of them has.
+
+    Args:
+        module: The model.
+        source: The folder.
+        mismatched: The name of each weight that has another shape there, with both shapes.
+        missing: The names of those that the folder lacks.
+        unexpected: The names of those that the model does not have.
+
+    Raises:
+        ModelError: They have other shapes, or there are none of them.
+    """
+    if differing := sorted(map(str, mismatched)):
+        saved = source.config().get("id2label")
         labels = f"; it was saved with {len(saved)} labels" if saved else ""
         raise ModelError(
             f"model.path: the weights in {source.folder} have other shapes: {', '.join(differing[:_LISTED])}"
             f"{labels}; to begin with a new head, save model.base_model.save_pretrained(FOLDER) and name that"
         )
-    missing = sorted(loaded["missing_keys"])
     if len(missing) >= len(list(module.parameters())):
         raise ModelError(
-            f"model.path: {source.folder} has none of the weights of {config.model_type}; "
+            f"model.path: {source.folder} has none of the weights of {module.config.model_type}; "
             "name the folder of such a model"
         )
     if missing:
-        log.warning("model.path: %s lacks %s: they begin with random values", source.folder, _some(missing))
-    if unused := sorted(loaded["unexpected_keys"]):
-        log.warning("model.path: of %s, the model does not use %s", source.folder, _some(unused))
-    return module
+        names = _some(sorted(missing))
+        log.warning("model.path: %s lacks %s: they begin with random values", source.folder, names)
+    if unexpected:
+        names = _some(sorted(unexpected))
+        log.warning("model.path: of %s, the model does not use %s", source.folder, names)
 
 
 def _some(names: Sequence[str]) -> str:

@@ -67,7 +67,7 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
         ModelError: The model cannot be imported, its constructor fails, or it is not a `torch.nn.Module`.
     """
     if type_name in TRANSFORMERS:
-        return huggingface.build(type_name, params, info)
+        return huggingface.build(type_name, params, info)[0]
     make = find_model(type_name)
     if isinstance(make, torch.nn.Module):
         raise ModelError(
@@ -102,6 +102,15 @@ def build_model(type_name: str, params: Mapping[str, Any], info: DataInfo) -> to
     if not isinstance(model, torch.nn.Module):
         raise ModelError(f"model {type_name}: it returned a {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+def draws_by_name(type_name: str) -> bool:
+    """Return whether a model says how each of its modules is drawn; see `drawing`.
+
+    Raises:
+        ModelError: It cannot be imported.
+    """
+    return type_name in _BUILT_IN or hasattr(find_model(type_name), "draw_parameters")
 
 
 def _of_tokens(info: DataInfo) -> dict[str, Any]:

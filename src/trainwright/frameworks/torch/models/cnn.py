@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from trainwright.frameworks.torch.models.drawing import Drawn
 from trainwright.frameworks.torch.models.image_shape import Layout
 from trainwright.frameworks.torch.models.images import ImageInput
 from trainwright.frameworks.torch.models.mlp import ACTIVATIONS
@@ -13,7 +14,7 @@ from trainwright.frameworks.torch.models.mlp import ACTIVATIONS
 _GROUPS = 8  # of channels that are normalized together; fewer where these do not divide
 
 
-class Cnn(nn.Module):
+class Cnn(Drawn):
     """Convolutions, each followed by normalization, activation and a pooling of 2 x 2; then dense layers.
 
     The mean over all positions is taken before the dense layers, so images may have any size.

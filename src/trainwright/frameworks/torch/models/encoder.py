@@ -8,10 +8,7 @@ from trainwright.frameworks.torch.models.attention import Attention, Mlp
 
 
 class Encoder(nn.Module):
-    """Pre-norm layers of self-attention and a feed-forward layer.
-
-    Attention begins as in `torch.nn.MultiheadAttention`.
-    """
+    """Pre-norm layers of self-attention and a feed-forward layer."""
 
     def __init__(
         self, hidden_size: int, num_heads: int, num_layers: int, intermediate_size: int, dropout: float
@@ -44,6 +41,10 @@ class _Layer(nn.Module):
         self.mlp_norm = nn.LayerNorm(hidden_size)
         self.mlp = Mlp(hidden_size, intermediate_size, dropout=dropout)
         self.dropout = nn.Dropout(dropout)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Let attention begin as in `torch.nn.MultiheadAttention`."""
         nn.init.xavier_uniform_(self.attention.qkv_proj.weight)
         for projection in (self.attention.qkv_proj, self.attention.out_proj):
             nn.init.zeros_(projection.bias)

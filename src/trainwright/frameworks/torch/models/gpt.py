@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainwright.frameworks.torch.models.attention import Attention, Mlp, Rotation, rotation_of
+from trainwright.frameworks.torch.models.drawing import Drawn
 
 _STD = 0.02  # of the initial weights
 _RMS_EPS = 1e-6
@@ -35,7 +36,7 @@ class _Form:
         return nn.LayerNorm(self.hidden_size, bias=self.bias)
 
 
-class Gpt(nn.Module):
+class Gpt(Drawn):
     """A GPT with pre-norm blocks; by default with learned positions and a tied output layer, as GPT-2 has it.
 
     Radford et al.: "Language models are unsupervised multitask learners", 2019. Residual projections are
@@ -79,17 +80,17 @@ class Gpt(nn.Module):
         self.blocks = nn.ModuleList(_Block(common) for _ in range(num_layers))
         self.norm = common.norm()
         self.head = None if tie_embeddings else nn.Linear(hidden_size, vocab_size, bias=False)
-        self._initialize()
+        self._residual_std = _STD / (2 * num_layers) ** 0.5
+        self._draw_all()
 
-    def _initialize(self) -> None:
-        residual_std = _STD / (2 * len(self.blocks)) ** 0.5
-        for name, parameter in self.named_parameters():
-            if name.endswith(("out_proj.weight", "down_proj.weight")):
-                nn.init.normal_(parameter, std=residual_std)
-            elif parameter.dim() > 1:
-                nn.init.normal_(parameter, std=_STD)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+    def draw_parameters(self, module: nn.Module, name: str) -> None:
+        """Draw the matrices of a module; its biases are 0, and the weights of a normalization 1."""
+        is_residual = name.endswith(("out_proj", "down_proj"))
+        for key, parameter in module.named_parameters(recurse=False):
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=self._residual_std if is_residual else _STD)
+            else:
+                nn.init.constant_(parameter, float(key != "bias"))
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Compute (rows, length) int64 tokens -> (rows, length, vocab_size) logits of the next token."""

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from trainwright.frameworks.torch.models.tokens import counted, embedding, pooled
+from trainwright.frameworks.torch.models.drawing import Drawn
+from trainwright.frameworks.torch.models.tokens import Embedding, counted, pooled
 
 
-class Lstm(nn.Module):
+class Lstm(Drawn):
     """An LSTM that reads each text up to its last token, and no padding after it.
 
     It answers for a text, or for each token, as `output_shape` says: (outputs,) or (length, outputs).
@@ -31,7 +32,7 @@ class Lstm(nn.Module):
     ) -> None:
         super().__init__()
         self.pooling = "none" if len(output_shape) > 1 else pooling
-        self.embedding = embedding(vocab_size, embedding_dim)
+        self.embedding = Embedding(vocab_size, embedding_dim)
         self.dropout = nn.Dropout(dropout)
         self.lstm = nn.LSTM(
             embedding_dim,

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from trainwright.frameworks.torch.models.drawing import Drawn
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
@@ -15,7 +17,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 _NORMALIZATIONS: dict[str, type[nn.Module]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 
 
-class Mlp(nn.Module):
+class Mlp(Drawn):
     """Linear layers of the widths `hidden`, each followed by normalization, activation and dropout."""
 
     def __init__(

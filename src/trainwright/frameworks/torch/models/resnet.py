@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainwright.frameworks.torch.models.drawing import Drawn
 from trainwright.frameworks.torch.models.image_shape import Layout
 from trainwright.frameworks.torch.models.images import ImageInput
 
 _SMALL = 64  # pixels; images with a side that is no longer get the small stem by default
 _WIDTHS = (64, 128, 256, 512)  # of the four stages
+
+
+class _Conv(nn.Conv2d):
+    """A convolution without biases whose weights are drawn as He et al. do."""
+
+    def __init__(self, inside: int, outside: int, size: int, stride: int = 1, padding: int = 0) -> None:
+        super().__init__(inside, outside, size, stride, padding, bias=False)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights."""
+        nn.init.kaiming_normal_(self.weight, mode="fan_out", nonlinearity="relu")
 
 
 class _Basic(nn.Module):
@@ -22,9 +33,9 @@ class _Basic(nn.Module):
 
     def __init__(self, inside: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inside, width, 3, stride, padding=1, bias=False)
+        self.conv1 = _Conv(inside, width, 3, stride, padding=1)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.conv2 = _Conv(width, width, 3, padding=1)
         self.bn2 = nn.BatchNorm2d(width)
         self.downsample = _shortcut(inside, width * self.expansion, stride)
 
@@ -42,11 +53,11 @@ class _Bottleneck(nn.Module):
 
     def __init__(self, inside: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inside, width, 1, bias=False)
+        self.conv1 = _Conv(inside, width, 1)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.conv2 = _Conv(width, width, 3, stride, padding=1)
         self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, width * self.expansion, 1, bias=False)
+        self.conv3 = _Conv(width, width * self.expansion, 1)
         self.bn3 = nn.BatchNorm2d(width * self.expansion)
         self.downsample = _shortcut(inside, width * self.expansion, stride)
 
@@ -65,7 +76,7 @@ _KINDS: dict[int, tuple[type[_Basic | _Bottleneck], tuple[int, int, int, int]]] 
 }
 
 
-class Resnet(nn.Module):
+class Resnet(Drawn):
     """A residual network of 18, 34 or 50 layers.
 
     Its weights have the names and shapes of torchvision's, whose files `model.init_from` takes where the stem
@@ -88,7 +99,7 @@ class Resnet(nn.Module):
         block, counts = _KINDS[depth]
         is_small = stem == "small" or (stem == "auto" and min(sizes) <= _SMALL)
         kernel, stride = (3, 1) if is_small else (7, 2)
-        self.conv1 = nn.Conv2d(self.images.channels, 64, kernel, stride, padding=kernel // 2, bias=False)
+        self.conv1 = _Conv(self.images.channels, 64, kernel, stride, padding=kernel // 2)
         self.bn1 = nn.BatchNorm2d(64)
         self.pool = nn.Identity() if is_small else nn.MaxPool2d(3, 2, padding=1)
         inside = 64
@@ -99,7 +110,6 @@ class Resnet(nn.Module):
             self.add_module(f"layer{i + 1}", nn.Sequential(*blocks))
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
         self.fc = nn.Linear(inside, out_features)
-        _initialize(self)
 
     def forward(self, features: Tensor) -> Tensor:
         """Compute images (rows, ...) -> (rows, out_features)."""
@@ -130,12 +140,4 @@ def _shortcut(inside: int, outside: int, stride: int) -> nn.Module:
     """Return the identity, or a projection where the shape changes."""
     if inside == outside and stride == 1:
         return nn.Identity()
-    return nn.Sequential(nn.Conv2d(inside, outside, 1, stride, bias=False), nn.BatchNorm2d(outside))
-
-
-def _initialize(model: nn.Module) -> None:
-    """Draw the convolutions as He et al. do; the rest has torch's initial values."""
-    for part in model.modules():
-        if isinstance(part, nn.Conv2d):
-            with torch.no_grad():
-                nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
+    return nn.Sequential(_Conv(inside, outside, 1, stride), nn.BatchNorm2d(outside))

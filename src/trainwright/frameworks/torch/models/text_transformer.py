@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from trainwright.frameworks.torch.models.drawing import Drawn
 from trainwright.frameworks.torch.models.encoder import Encoder
-from trainwright.frameworks.torch.models.tokens import counted, embedding, pooled
+from trainwright.frameworks.torch.models.tokens import Embedding, counted, pooled
 
 
-class TextTransformer(nn.Module):
+class TextTransformer(Drawn):
     """A transformer encoder with pre-norm layers and learned positions; no token sees padding.
 
     It predicts for a text, or for each token, by `output_shape`: (outputs,) or (length, outputs).
@@ -34,8 +35,8 @@ class TextTransformer(nn.Module):
         if hidden_size % num_heads:
             raise ValueError(f"num_heads ({num_heads}) must divide hidden_size ({hidden_size})")
         self.pooling = "none" if len(output_shape) > 1 else pooling
-        self.token_embedding = embedding(vocab_size, hidden_size)
-        self.position_embedding = embedding(context_length, hidden_size)
+        self.token_embedding = Embedding(vocab_size, hidden_size)
+        self.position_embedding = Embedding(context_length, hidden_size)
         # What BERT calls the CLS token: a learned one before the others, whose state stands for the text.
         self.summary = nn.Parameter(torch.zeros(1, 1, hidden_size)) if self.pooling == "cls" else None
         self.dropout = nn.Dropout(dropout)
@@ -43,6 +44,11 @@ class TextTransformer(nn.Module):
         self.encoder = Encoder(hidden_size, num_heads, num_layers, inner, dropout)
         self.norm = nn.LayerNorm(hidden_size)
         self.head = nn.Linear(hidden_size, output_shape[-1])
+
+    def reset_parameters(self) -> None:
+        """Give the summary its initial values."""
+        if self.summary is not None:
+            nn.init.zeros_(self.summary)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Compute (rows, length) int64 tokens -> (rows, outputs), or (rows, length, outputs).

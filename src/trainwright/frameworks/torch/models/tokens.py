@@ -8,11 +8,12 @@ from torch import Tensor, nn
 _STD = 0.02  # of the initial vectors of tokens
 
 
-def embedding(count: int, width: int) -> nn.Embedding:
-    """Return vectors of tokens or positions, small at first."""
-    made = nn.Embedding(count, width)
-    nn.init.normal_(made.weight, std=_STD)
-    return made
+class Embedding(nn.Embedding):
+    """Vectors of tokens or positions, small at first."""
+
+    def reset_parameters(self) -> None:
+        """Draw the vectors."""
+        nn.init.normal_(self.weight, std=_STD)
 
 
 def counted(input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:

@@ -7,12 +7,13 @@ import math
 import torch
 from torch import Tensor, nn
 
+from trainwright.frameworks.torch.models.drawing import Drawn
 from trainwright.frameworks.torch.models.encoder import Encoder
 
 _HEAD_SIZE = 64
 
 
-class Transformer(nn.Module):
+class Transformer(Drawn):
     """An FT-Transformer with pre-norm layers.
 
     Each feature becomes a token `value * w + b`; the head reads a learned summary token (Gorishniy et al.:
@@ -32,12 +33,18 @@ class Transformer(nn.Module):
         heads = num_heads or math.gcd(max(1, hidden_size // _HEAD_SIZE), hidden_size)
         if hidden_size % heads:
             raise ValueError(f"num_heads ({heads}) must divide hidden_size ({hidden_size})")
-        bound = 1 / math.sqrt(hidden_size)
-        self.scale = nn.Parameter(torch.empty(in_features, hidden_size).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(in_features, hidden_size).uniform_(-bound, bound))
-        self.summary = nn.Parameter(torch.empty(1, 1, hidden_size).uniform_(-bound, bound))
+        self.scale = nn.Parameter(torch.empty(in_features, hidden_size))
+        self.bias = nn.Parameter(torch.empty(in_features, hidden_size))
+        self.summary = nn.Parameter(torch.empty(1, 1, hidden_size))
+        self.reset_parameters()
         self.encoder = Encoder(hidden_size, heads, num_layers, 4 * hidden_size, dropout)
         self.head = nn.Sequential(nn.LayerNorm(hidden_size), nn.Linear(hidden_size, out_features))
+
+    def reset_parameters(self) -> None:
+        """Draw the tokens of the features, and the summary."""
+        bound = 1 / math.sqrt(self.scale.shape[1])
+        for parameter in (self.scale, self.bias, self.summary):
+            nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, features: Tensor) -> Tensor:
         """Compute (rows, ...) float32 -> (rows, out_features)."""

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainwright.frameworks.torch.models.cnn import normalization_of
+from trainwright.frameworks.torch.models.drawing import Drawn
 from trainwright.frameworks.torch.models.image_shape import Layout
 from trainwright.frameworks.torch.models.images import ImageInput
 from trainwright.frameworks.torch.models.mlp import ACTIVATIONS
 
 
-class Unet(nn.Module):
+class Unet(Drawn):
     """An encoder and a decoder with as many levels, and connections between levels of the same size.
 
     Ronneberger et al.: "U-Net: convolutional networks for biomedical image segmentation", MICCAI 2015. As is

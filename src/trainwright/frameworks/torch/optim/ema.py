@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trainwright.config.training import EmaConfig
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch.state.layout import address, is_divided, overlap
+from trainwright.frameworks.torch.state.layout import address, is_divided, local, overlap
 
 
 class Average:
@@ -20,14 +20,20 @@ class Average:
     initial weights.
     """
 
-    def __init__(self, model: nn.Module, config: EmaConfig) -> None:
+    def __init__(self, model: nn.Module, config: EmaConfig, *, is_divided: bool = False) -> None:
         """Begin the averages.
+
+        Args:
+            model: The module.
+            config: The section `training.ema` of the config.
+            is_divided: Whether the bits must not depend on how processes divide the parameters.
 
         Raises:
             ModelError: A buffer shares memory with a parameter, which an evaluation would separate.
         """
         _refuse_views(model)
         self._config = config
+        self._is_divided = is_divided
         self._names = [name for name, _ in model.named_parameters()]
         self._parameters: list[Tensor] = list(model.parameters())
         self._values: list[Tensor] = []
@@ -45,7 +51,14 @@ class Average:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take in the weights after a step, counted from 1."""
-        torch._foreach_lerp_(self._values, self._parameters, 1 - self.decay(step))
+        values, weights = [local(one) for one in self._values], [local(one) for one in self._parameters]
+        if not self._is_divided:
+            torch._foreach_lerp_(values, weights, 1 - self.decay(step))
+            return
+        # A kernel that multiplies and adds at once would round the ends of tensors otherwise (see `Blocks`).
+        changes = torch._foreach_sub(weights, values)
+        torch._foreach_mul_(changes, 1 - self.decay(step))
+        torch._foreach_add_(values, changes)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

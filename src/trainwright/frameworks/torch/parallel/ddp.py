@@ -28,7 +28,7 @@ class DataParallel(Strategy):
     def train(self, parameters: Sequence[nn.Parameter]) -> None:
         """Prepare the all-reduce of these gradients."""
         super().train(parameters)
-        self.close()
+        self._close_all_reduce()
         if (copies := self.world.mesh.data) == 1:
             return
         group = None if copies == self.world.size else self.process_group("data")
@@ -36,7 +36,11 @@ class DataParallel(Strategy):
         self._all_reduce = GradientAllReduce(parameters, self._tree, self.world, blocks=blocks, group=group)
 
     def close(self) -> None:
-        """Remove the hooks of the parameters."""
+        """Remove the hooks of the parameters, too."""
+        super().close()
+        self._close_all_reduce()
+
+    def _close_all_reduce(self) -> None:
         if self._all_reduce is not None:
             self._all_reduce.close()
 

@@ -15,6 +15,7 @@ from trainwright.frameworks.torch.optim.build import update_of
 from trainwright.frameworks.torch.parallel.blocks import Blocks
 from trainwright.frameworks.torch.parallel.norms import Norms
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
+from trainwright.frameworks.torch.parallel.tensor.parallelize import Parallelized, split
 from trainwright.frameworks.torch.parallel.virtual_ranks import GradientTree
 from trainwright.frameworks.torch.state.layout import block_of, local, splits_of
 from trainwright.frameworks.torch.state.snapshot import OPTIMIZER_FILE, Files, Owned, owner_of
@@ -66,6 +67,7 @@ class Strategy:
         self.blocks = Blocks([])
         self.column_split: set[int] = set()  # ids of parameters whose columns the virtual mesh splits
         self._tree = GradientTree([])
+        self._split = Parallelized(frozenset(), lambda: None)
         self._norms = Norms(world.mesh, self.process_group, self._pieces)
         self._device_mesh: DeviceMesh | None = None
         self._device = torch.device("cpu")
@@ -88,6 +90,8 @@ class Strategy:
     def place(self, module: nn.Module) -> None:
         """Place the parameters of a module, in place, where this process computes with them."""
         self._device = next(module.parameters()).device
+        several = self.world.mesh.tensor > 1
+        self._split = split(module, self.distributed, self.device_mesh["tensor"] if several else None)
 
     def prepare(self, module: nn.Module, whole: Collection[int] = ()) -> None:
         """Prepare the update of the parameters, which are placed.
@@ -96,6 +100,8 @@ class Strategy:
             module: The module.
             whole: The ids of the parameters whose update is not one of element by element.
         """
+        split = self._split.columns
+        self.column_split = {id(one) for name, one in module.named_parameters() if name in split}
         self.blocks = Blocks(list(module.parameters()), fills=self.is_exact, whole=whole)
 
     @property
@@ -198,7 +204,8 @@ class Strategy:
         return slices if id(parameter) in self.column_split else 1
 
     def close(self) -> None:
-        """Take what `train` has added off the parameters, which the user may go on with."""
+        """Take what was added off the module, which the user may go on with."""
+        self._split.undo()
 
     # --- the state
 

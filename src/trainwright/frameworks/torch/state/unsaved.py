@@ -18,6 +18,7 @@ from trainwright.require import home_of
 INTERNAL = frozenset(vars(nn.Module()))  # parameters, buffers, hooks ... of every module
 HOOKS = sorted(name for name in INTERNAL if name.endswith("_hooks"))
 COMPILERS = frozenset({"_is_torch_compile", "_dynamo_static_input_type"})  # marks of `torch.compile`
+_PARALLEL = "trainwright.frameworks.torch.parallel."  # what a strategy puts in place of methods
 _FSDP = "torch.distributed.fsdp."
 _COMPRESSED = {
     torch.sparse_csr: "row",
@@ -70,7 +71,11 @@ def _values(model: nn.Module) -> Iterator[tuple[str, Any]]:
             continue
         classes[type(module)] = None
         skipped, dot = INTERNAL | COMPILERS | recomputed(module), f"{prefix}." if prefix else ""
-        yield from ((f"{dot}{name}", value) for name, value in vars(module).items() if name not in skipped)
+        yield from (
+            (f"{dot}{name}", value)
+            for name, value in vars(module).items()
+            if name not in skipped and not type(value).__module__.startswith(_PARALLEL)
+        )
         yield from ((f"{dot}{name}", hooks) for name in HOOKS if (hooks := _hooks(module, name)))
         for name, tensor in {**module._parameters, **module._buffers}.items():
             attributes = {} if tensor is None else vars(tensor)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from trainwright.config.distributed import DistributedConfig
 from trainwright.frameworks.torch.parallel.tensor.plan import Plan, Region, layout_of, split_dims
+from trainwright.frameworks.torch.parallel.tensor.plans import plan_of
 from trainwright.frameworks.torch.parallel.tensor.region import RegionForward, SequenceForward
 from trainwright.frameworks.torch.parallel.tensor.slices import Slices
+
+if TYPE_CHECKING:  # its module takes a second to import
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,25 @@ class Parallelized:
 
     columns: frozenset[str]
     undo: Callable[[], None]
+
+
+def split(module: nn.Module, distributed: DistributedConfig, mesh: DeviceMesh | None = None) -> Parallelized:
+    """Have a model compute in as many slices as a config says, by its plan or by that of the model.
+
+    Args:
+        module: The model.
+        distributed: The section `distributed` of the config.
+        mesh: The processes of the axis `tensor`; None: this one computes all slices.
+
+    Raises:
+        ModelError: The plan does not fit the model, or none is known.
+    """
+    slices = Slices(distributed.virtual.sizes.tensor, mesh)
+    if slices.virtual == 1:
+        return Parallelized(frozenset(), lambda: None)
+    asked = distributed.plan
+    plan = plan_of(module) if asked is None else Plan(**asked.model_dump())
+    return parallelize(module, plan, slices)
 
 
 def parallelize(module: nn.Module, plan: Plan, slices: Slices) -> Parallelized:
@@ -44,8 +68,6 @@ def parallelize(module: nn.Module, plan: Plan, slices: Slices) -> Parallelized:
     layout = layout_of(module, plan, slices.virtual)
     changed: list[tuple[nn.Module, Any]] = []
     columns: set[str] = set()
-    if slices.virtual == 1:
-        return Parallelized(frozenset(), partial(_undo, changed))
     for region in layout.regions:
         part = module.get_submodule(region.name)
         columns |= _distribute(module, region, slices)
@@ -64,6 +86,7 @@ def _undo(changed: list[tuple[nn.Module, Any]]) -> None:
             del module.forward
         else:
             module.forward = own
+    changed.clear()
 
 
 def _distribute(module: nn.Module, region: Region, slices: Slices) -> set[str]:

@@ -1,0 +1,94 @@
+"""One virtual mesh has one digest, on whatever mesh of processes; and runs that change theirs keep it."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainwright.testing.strategy_suite import StrategySuite
+
+pytestmark = pytest.mark.services
+VIRTUAL = {"data": 4, "tensor": 2, "pipeline": 2}
+GPT = {"hidden_size": 24, "num_layers": 2, "num_heads": 2, "dropout": 0.1}
+LLAMA = {
+    **GPT,
+    "dropout": 0.0,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "position": "rotary",
+    "normalization": "rms",
+    "activation": "swiglu",
+    "bias": False,
+}
+MESHES = {
+    "ddp-2": ["nproc=2"],
+    "ddp-4": ["nproc=4"],
+    "fsdp-2": ["nproc=2", "strategy=fsdp"],
+    "fsdp-4": ["nproc=4", "strategy=fsdp"],
+    "hsdp-2x2": ["nproc=4", "strategy=hsdp", "shard=2"],
+    "tensor-2": ["nproc=2", "tensor=2"],
+    "pipeline-2": ["nproc=2", "pipeline=2"],
+    "tensor-2-pipeline-2": ["nproc=4", "tensor=2", "pipeline=2"],
+    "fsdp-2-tensor-2": ["nproc=4", "strategy=fsdp", "tensor=2"],
+    "fsdp-2-pipeline-2": ["nproc=4", "strategy=fsdp", "pipeline=2"],
+}
+MODELS: dict[str, Any] = {
+    "gpt": {"type": "gpt", "params": GPT},
+    "llama": {"type": "gpt", "params": LLAMA},
+}
+
+
+def config(model: str, precision: str) -> dict[str, Any]:
+    """Batches of 10 are virtual ranks of 2 and 3 samples, in microbatches of 2."""
+    return {
+        "experiment": {"name": "mesh", "seed": 5},
+        "data": {"type": "text", "path": "text.txt", "length": 12},
+        "model": MODELS[model],
+        "training": {
+            "max_steps": 12,
+            "batch_size": 10,
+            "microbatch_size": 2,
+            "learning_rate": 0.003,
+            "max_grad_norm": 0.5,
+            "precision": precision,
+            "threads": 1,
+        },
+        "evaluation": {"every_n_steps": 6, "batch_size": 64},
+        "checkpoint": {"every_n_steps": 4, "every_n_minutes": None},
+        "distributed": {"virtual": VIRTUAL, "max_restarts": 0},
+    }
+
+
+def train(folder: Path, model: str, precision: str, mesh: list[str]) -> Any:
+    folder.mkdir(exist_ok=True)
+    (folder / "text.txt").write_text(inspect.getsource(argparse)[:20_000])
+    (folder / "config.yaml").write_text(json.dumps(config(model, precision)))
+    words = [f"distributed.{one}" for one in mesh]
+    return StrategySuite._result(StrategySuite._command(folder, "train", "config.yaml", *words))
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a function to the result of one process."""
+    results: dict[Any, Any] = {}
+
+    def result(model: str, precision: str) -> Any:
+        if (model, precision) not in results:
+            folder = tmp_path_factory.mktemp("alone")
+            results[model, precision] = train(folder, model, precision, [])
+        return results[model, precision]
+
+    return result
+
+
+@pytest.mark.parametrize(("model", "precision"), itertools.product(MODELS, ["fp32", "bf16"]))
+@pytest.mark.parametrize("mesh", MESHES)
+def test_one_digest(mesh: str, model: str, precision: str, alone: Any, tmp_path: Path) -> None:
+    result = train(tmp_path, model, precision, MESHES[mesh])
+    StrategySuite._compare(result, alone(model, precision))
