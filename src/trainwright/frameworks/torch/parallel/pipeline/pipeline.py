@@ -141,10 +141,17 @@ class Pipeline:
     def _take_away(self, by_id: dict[int, tuple[int, ...]], device: torch.device) -> None:
         """Put zeros that take no memory in the place of what other processes have."""
         owned = set(self.owned)
-        absent = [i for i in range(len(self._places)) if self.stages.stage_of(i) not in owned]
+        held = {key for key, used in by_id.items() if owned & {*used}}
+        # A block that shares parameters with one of this process stays, and keeps the names of these alike.
+        absent = [
+            index
+            for index in range(len(self._places))
+            if self.stages.stage_of(index) not in owned
+            and held.isdisjoint(map(id, self._places[index].parameters()))
+        ]
         for module in self._module.modules():
             for key, parameter in list(module._parameters.items()):
-                if parameter is not None and not owned & {*by_id[id(parameter)]}:
+                if parameter is not None and id(parameter) not in held:
                     del module._parameters[key]
                     module.__dict__[key] = _zeros(parameter, device)
         blocks = [self._places[index] for index in absent]
