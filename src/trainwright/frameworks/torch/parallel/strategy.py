@@ -67,8 +67,8 @@ class Strategy:
         self.blocks = Blocks([])
         self.column_split: set[int] = set()  # ids of parameters whose columns the virtual mesh splits
         self._tree = GradientTree([])
+        self._norms: Norms | None = None
         self._split = Parallelized(frozenset(), lambda: None)
-        self._norms = Norms(world.mesh, self.process_group, self._pieces)
         self._device_mesh: DeviceMesh | None = None
         self._device = torch.device("cpu")
 
@@ -94,7 +94,7 @@ class Strategy:
         self._split = split(module, self.distributed, self.device_mesh["tensor"] if several else None)
 
     def prepare(self, module: nn.Module, whole: Collection[int] = ()) -> None:
-        """Prepare the update of the parameters, which are placed.
+        """Prepare the update of the parameters, which are placed; a collective call.
 
         Args:
             module: The module.
@@ -103,6 +103,13 @@ class Strategy:
         split = self._split.columns
         self.column_split = {id(one) for name, one in module.named_parameters() if name in split}
         self.blocks = Blocks(list(module.parameters()), fills=self.is_exact, whole=whole)
+        own = {id(one): name for name, one in module.named_parameters() if name not in self.copied}
+        mesh, stages = self.world.mesh, {0: list(own.values())}
+        for process, names in enumerate(self.world.gather(stages[0]) if mesh.pipeline > 1 else ()):
+            stages[mesh.coordinates(process).pipeline] = names
+        self._norms = Norms(
+            mesh, self.process_group, self._pieces, own, [stages[stage] for stage in range(mesh.pipeline)]
+        )
 
     @property
     def groups(self) -> int:
@@ -160,6 +167,7 @@ class Strategy:
         live = [(one, held.grad) for one in parameters if (held := self.blocks.held(one)).grad is not None]
         if not self.is_exact:
             return nn.utils.get_total_norm([gradient for _, gradient in live])
+        assert self._norms is not None, "`prepare` comes first"
         return self._norms.total(live)
 
     def clip(self, parameters: Sequence[nn.Parameter], most: float) -> Tensor:
