@@ -343,5 +343,8 @@ class _OfStages(Computation):
     def backward(self, output: Tensor, gradient: Tensor | None, microbatch: Microbatch) -> None:
         self._step._strategy.backward(output, gradient, ends_part=microbatch.ends_rank)
 
+    def end_stage(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._step._strategy.collect(parameters)
+
     def end_rank(self, rank: int) -> None:
         self._step._strategy.end_part(is_last=rank == self._step._mine[-1])

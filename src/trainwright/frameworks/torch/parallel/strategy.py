@@ -148,6 +148,9 @@ class Strategy:
         """
         loss.backward(gradient)
 
+    def collect(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Put the gradients of a virtual rank into parameters, where a stage of a pipeline has ended it."""
+
     def end_part(self, *, is_last: bool) -> None:  # noqa: ARG002 - for others
         """Take the gradients of a virtual rank out of the parameters; of the last one, this may be later."""
         self._tree.take()

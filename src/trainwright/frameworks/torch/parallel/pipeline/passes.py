@@ -61,6 +61,10 @@ class Computation(Protocol):
         """Add the gradients of a stage's output, or of the loss, to those of the parameters."""
         ...
 
+    def end_stage(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Put the gradients that a stage has of a virtual rank into its parameters."""
+        ...
+
     def end_rank(self, rank: int) -> None:
         """Take the gradients of a virtual rank out of the parameters."""
         ...
@@ -166,6 +170,7 @@ class Passes:
     def _end_stage(self, stage: int, rank: int) -> None:
         """Put aside the gradients of a virtual rank in one stage."""
         gradients = self._gradients.setdefault(rank, [])
+        self._computation.end_stage(self._pipeline.own_parameters(stage))
         for parameter in self._pipeline.own_parameters(stage):
             gradients.append((parameter, parameter.grad))
             parameter.grad = None
