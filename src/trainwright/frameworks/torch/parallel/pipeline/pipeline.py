@@ -77,7 +77,7 @@ class Pipeline:
 
     @property
     def is_last(self) -> bool:
-        """Whether this process has the last stage, which gives the outputs and the loss."""
+        """True if this process has the last stage, which gives the outputs and the loss."""
         return self.owners[-1] == self.index
 
     def place(self, device: torch.device) -> None:
