@@ -324,6 +324,16 @@ def test_stages_of_a_model_on_meta_take_no_memory() -> None:
     assert position.weight.device == CPU
 
 
+def test_parameters_are_in_row_major_order() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4))
+    model[1].weight = nn.Parameter(torch.ones(4, 4).t() * torch.ones(4, 4).t())
+    stages = split(model, 2)
+    uses = uses_of(model, stages, lambda batch: model(batch["x"]), {"x": torch.ones(3, 3)})
+    links: Any = _Links(0, 2)
+    with pytest.raises(ModelError, match=r"1\.weight is not in row-major order"):
+        Pipeline(model, stages, uses, links=links).place(CPU)
+
+
 def test_processes_must_divide_the_stages() -> None:
     model = gpt()
     stages = split(model, 4)
