@@ -321,7 +321,7 @@ class TorchStep:
 
 
 class _OfStages(Computation):
-    """What a step does for a microbatch in a pipeline.
+    """The work of a step for the microbatches of a pipeline.
 
     Args:
         step: The step.

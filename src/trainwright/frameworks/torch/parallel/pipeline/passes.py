@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,8 @@ from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.outputs import Outputs
 from trainwright.frameworks.torch.parallel.pipeline.schedule import Action
 from trainwright.frameworks.torch.parallel.pipeline.shared import Exchange, SharedGradients
+from trainwright.frameworks.torch.parallel.pipeline.split import Stages
 from trainwright.frameworks.torch.parallel.pipeline.transfers import Transfers
-
-if TYPE_CHECKING:
-    from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
 
 _AHEAD = 3  # passes for which tensors are received, with the one that is made now
 
@@ -70,6 +68,22 @@ class Computation(Protocol):
         ...
 
 
+class OwnStages(Protocol):
+    """The stages of this process."""
+
+    stages: Stages
+    owned: list[int]
+    parameters: list[nn.Parameter]
+
+    def compute(self, stage: int, hidden: Tensor | None, seed: int, call: Callable[[], Outputs]) -> Outputs:
+        """Make the forward pass of a stage."""
+        ...
+
+    def own_parameters(self, stage: int) -> Sequence[nn.Parameter]:
+        """Return the parameters that a stage uses alone."""
+        ...
+
+
 class Passes:
     """The passes of one step in one process.
 
@@ -79,7 +93,7 @@ class Passes:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: OwnStages,
         transfers: Transfers,
         shared: SharedGradients,
         microbatches: Sequence[Microbatch],

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from trainwright.errors import InputError
+from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.generators import generators, seed_generators
 from trainwright.frameworks.torch.outputs import Outputs
@@ -27,6 +27,7 @@ from trainwright.frameworks.torch.parallel.pipeline.shared import SharedGradient
 from trainwright.frameworks.torch.parallel.pipeline.split import KEY, Stages
 from trainwright.frameworks.torch.parallel.pipeline.transfers import Transfers
 from trainwright.frameworks.torch.parallel.pipeline.uses import Uses
+from trainwright.frameworks.torch.state.layout import unusual_strides
 from trainwright.order import stream_seed
 
 
@@ -77,7 +78,7 @@ class Pipeline:
 
     @property
     def is_last(self) -> bool:
-        """Whether this process has the last stage, which gives the outputs and the loss."""
+        """True if this process has the last stage, which gives the outputs and the loss."""
         return self.owners[-1] == self.index
 
     def place(self, device: torch.device) -> None:
@@ -85,7 +86,15 @@ class Pipeline:
 
         Args:
             device: Where the model computes.
+
+        Raises:
+            ModelError: A parameter has strides that each process would save for its own stages alone.
         """
+        if self.size > 1 and (odd := unusual_strides(dict(self._module.named_parameters()))):
+            raise ModelError(
+                f"distributed.pipeline: {next(iter(odd))} is not in row-major order, as a parameter of a "
+                "pipeline must be: make it of a tensor's contiguous()"
+            )
         names = _names(self._module)
         self.parameter_count = sum(one.numel() for one in self._module.parameters())  # of the whole model
         by_id = {id(one): self._uses.stages[name] for name, one in self._module.named_parameters()}
