@@ -94,6 +94,9 @@ class World:
     def watch(self, seconds: float) -> None:
         """End this process, with its stacks on stderr, unless `rest` or `watch` is called in this time."""
 
+    def watch_again(self) -> None:
+        """Begin the time of the last `watch` again: one that waits ends after another, which hangs."""
+
     def leave(self) -> None:
         """End what connects the processes, after the last collective call."""
 

@@ -140,10 +140,10 @@ class SharedAgreement(Agreement):
 
     def meet(self, step: int) -> None:
         """Tell all processes of signals and requests that came to one of them, and when to agree next."""
-        self._world.rest()
         began = time.perf_counter()
         own = self._report(step, began)
         reports = self._world.gather(own)
+        self._world.rest()
         self._met_at, self._met_after = time.perf_counter(), step
         self._waited = self._met_at - began
         self._cost = min(report.waited for report in reports)
@@ -157,6 +157,7 @@ class SharedAgreement(Agreement):
 
     def watch(self, steps: int) -> None:
         """End this process if the next `steps` steps take far longer than the latest ones did."""
+        self._world.barrier()  # the main process may have been writing: all begin their steps together
         least = _FIRST_HANG_SECONDS if self._pace is None else _HANG_SECONDS
         self._world.watch(max(least, _HANG_TIMES * steps * (self._pace or 0.0)))
 

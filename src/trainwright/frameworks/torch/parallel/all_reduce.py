@@ -198,11 +198,11 @@ class GradientAllReduce:
         self._tree.clear()
 
     def _received(self, future: Future[Tensor]) -> Tensor:
-        """Wait for a sum; a process that waits long for another one is not the one that hangs."""
+        """Wait for a sum; one that hangs shows its stacks, and ends, before those that wait for it."""
         try:
             return future.result(timeout=_QUIET_SECONDS)
         except TimeoutError:
-            self._world.rest()
+            self._world.watch_again()
             return future.result()
 
     def _arrived(self, index: int, _: Tensor) -> None:

@@ -37,6 +37,7 @@ class ProcessGroup(World):
     def __init__(self, rank: int, size: int, local_rank: int, backend: str, mesh: Mesh) -> None:
         self.rank, self.size, self.local_rank, self.mesh = rank, size, local_rank, mesh
         self._savers: dict[bool, SaveGroup] = {}
+        self._watched = 0.0  # seconds
         if backend == "nccl":
             # A launcher, such as srun, may give each process a GPU of its own, the only one that it sees.
             torch.cuda.set_device(local_rank if local_rank < torch.cuda.device_count() else 0)
@@ -84,9 +85,14 @@ class ProcessGroup(World):
     def watch(self, seconds: float) -> None:
         """End this process, with its stacks on stderr, unless `rest` or `watch` is called in this time.
 
-        The launcher then starts all processes again. What waits for another process is not watched.
+        The launcher then starts all processes again.
         """
+        self._watched = seconds
         faulthandler.dump_traceback_later(seconds, exit=True)  # works though the interpreter is stuck
+
+    def watch_again(self) -> None:
+        """Begin the time of the last `watch` again."""
+        self.watch(self._watched)
 
     def rest(self) -> None:
         """Stop watching."""
