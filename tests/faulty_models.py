@@ -2,7 +2,8 @@
 
 `FAULTS` lists them as `KIND@RANK@CALL`, each of which happens once: `FLAGS` is a folder that remembers it. CALL
 is the number of the forward pass, from 1, in a process of this rank. `kill` ends the process; `term` sends
-SIGTERM to the launcher; `error` raises an error of the disk; `hang` waits for ever. `slow` makes this call and
+SIGTERM to the launcher; `error` raises an error of the disk; `hang` waits for ever; `stop` stops the process
+with all its threads. `slow` makes this call and
 all later ones slow.
 """
 
@@ -38,6 +39,8 @@ def meet_faults() -> None:
                 os.kill(os.getppid(), signal.SIGTERM)
             elif kind == "hang":
                 threading.Event().wait()
+            elif kind == "stop":
+                os.kill(os.getpid(), signal.SIGSTOP)
             elif kind == "error":
                 raise OSError(errno.ENOSPC, "no space left")
 

@@ -211,8 +211,9 @@ def _check_processes(root: Node, path: str, node: Node, problems: Problems) -> N
         message = f"{given} processes are not {sizes} x a divisor of virtual.data, which is {ranks}"
     elif shard > 1:
         message = f"{given} does not lie between shard ({shard}) and the {ranks} virtual ranks of the batch"
-    numbers = ", ".join(map(str, allowed))
-    problems.report(f"{message}; allowed: {numbers}", path, node.source)
+    numbers = ", ".join(map(str, allowed if model == 1 or nnodes > 1 else [1, *allowed]))
+    axes = "; or give distributed.tensor or distributed.pipeline, too" if model > 1 else ""
+    problems.report(f"{message}; allowed: {numbers}{axes}", path, node.source)
 
 
 def _check_axis(root: Node, path: str, node: Node, problems: Problems) -> None:
