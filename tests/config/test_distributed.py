@@ -118,7 +118,10 @@ def test_a_range_that_cannot_be(settings: dict[str, Any], message: str) -> None:
         ({"nproc": 3}, "3 does not divide the 2 virtual ranks of the batch; allowed: 1, 2"),
         ({"nproc": 3, "virtual": {"data": 4}}, "allowed: 1, 2, 4"),
         ({"nproc": 0}, "give 1 or more"),
-        ({"nproc": 6, "tensor": 2}, "are not tensor 2 x a divisor of virtual.data, which is 2; allowed: 1, 2, 4; or"),
+        (
+            {"nproc": 6, "tensor": 2},
+            "are not tensor 2 x a divisor of virtual.data, which is 2; allowed: 1, 2, 4; or",
+        ),
         ({"nproc": 4, "pipeline": 2, "virtual": {"pipeline": 3}}, "allowed: 1, 3"),
         ({"nproc": 2, "tensor": 2, "virtual": {"tensor": 1}}, "2 does not divide virtual.tensor, which is 1"),
         ({"nproc": 2, "shard": 2}, "set distributed.strategy: hsdp"),
