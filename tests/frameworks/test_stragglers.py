@@ -55,6 +55,34 @@ def test_a_slow_process_is_named(
     assert not [one for one in read(alone.path / "journal") if one.get("name") == "step_times"]
 
 
+VIRTUAL = {"data": 2, "tensor": 2, "pipeline": 2}
+PLAN = {"colwise": ["blocks.*.1.0"], "rowwise": ["blocks.*.1.3"]}
+MESHES: list[dict[str, Any]] = [
+    {"nproc": 2, "strategy": "fsdp"},
+    {"nproc": 2, "tensor": 2},
+    {"nproc": 4, "pipeline": 2},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.services
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_a_slow_process_is_named_where_passes_wait_for_it(
+    mesh: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLAGS", str(tmp_path))
+    monkeypatch.setenv("FAULTS", "slow@1@1")
+    settings = {
+        "model": {"type": "staged_net:Net"},
+        "distributed": {"virtual": VIRTUAL, "plan": PLAN, **mesh},
+    }
+    run = trainwright.train(CONFIG | settings, runs_dir=tmp_path / "runs")
+    events = [one for one in read(run.path / "journal") if one["kind"] == "event"]
+    assert [one["detail"]["rank"] for one in events if one["name"] == "straggler"] == [1]
+    (times,) = [one["detail"]["medians"] for one in events if one["name"] == "step_times"]
+    assert times[1] > 0.1 > max(times[:1] + times[2:])
+
+
 @pytest.mark.slow
 @pytest.mark.soak
 def test_a_process_that_is_killed_keeps_the_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ class LoopParts:
         own = Agreement(self.signals, self.outside, self.saver)
         if self.world.size == 1:
             return own
-        stragglers = Stragglers(self.recorder)
+        stragglers = Stragglers(self.recorder, self.world)
         return SharedAgreement(own, self.world, step, self.learner.step_seconds, stragglers)
 
 

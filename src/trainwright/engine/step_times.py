@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from trainwright.engine.recorder import Recorder
+from trainwright.world import ALONE, World
 
 log = logging.getLogger("trainwright")
 _WINDOW = 60.0  # seconds of training that a summary covers, and more where there are many processes:
@@ -63,12 +64,15 @@ class StepClock:
 class Stragglers:
     """Journal the step times of all processes, and warn of those that the others wait for.
 
+    A stage of a pipeline may take longer than others: a process is compared with those of its stage.
+
     Args:
         recorder: Has the journal, and records the warnings.
+        world: The processes.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: Recorder, world: World = ALONE) -> None:
+        self._recorder, self._world = recorder, world
         self._named: dict[int, float] = {}  # by rank: the factor that was named last
 
     def record(self, step: int, times: Sequence[StepTimes]) -> None:
@@ -85,14 +89,20 @@ class Stragglers:
         )
         if times[0].steps < _LEAST_STEPS:
             return
-        middle = statistics.median_low(one.median for one in times)  # of two, the faster one
-        factors = {rank: one.median / max(middle, 1e-9) for rank, one in enumerate(times)}
+        stages: dict[int, list[float]] = {}
+        of_rank = [
+            stages.setdefault(self._world.mesh.coordinates(rank).pipeline, []) for rank in range(len(times))
+        ]
+        for some, one in zip(of_rank, times, strict=True):
+            some.append(one.median)
+        middles = [statistics.median_low(some) for some in of_rank]  # of two, the faster one
+        factors = {rank: one.median / max(middles[rank], 1e-9) for rank, one in enumerate(times)}
         for rank in [rank for rank in self._named if factors[rank] < _NORMAL]:
             del self._named[rank]
         named = [rank for rank, factor in factors.items() if self._is_news(rank, factor)]
         for rank in sorted(named, key=lambda rank: -factors[rank])[:_MOST_NAMED]:
             self._named[rank] = factors[rank]
-            self._warn(step, rank, times[rank], middle)
+            self._warn(step, rank, times[rank], middles[rank])
 
     def _is_news(self, rank: int, factor: float) -> bool:
         """Return whether a process is a straggler that was not named, or was named with another factor."""

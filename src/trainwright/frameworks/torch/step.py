@@ -100,8 +100,10 @@ class TorchStep:
         self._prepare_sums()
         self._batch_norms = batch_norms
         self.stopwatch = Stopwatch(self._parameters[0].device)
-        # In lockstep and in a pipeline, processes also wait for each other within a pass.
-        self._is_timed = world.size > 1 and batch_norms is None and pipeline is None
+        # In lockstep, and on GPUs, it is not known how long processes wait for each other within a pass.
+        waits = strategy.passes_communicate or world.mesh.pipeline * world.mesh.tensor > 1
+        is_known = batch_norms is None and not (waits and self._parameters[0].is_cuda)
+        self._is_timed = world.size > 1 and is_known
 
     def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
         """Run step number `step`, counted from 0.

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainwright.errors import WorldError
+from trainwright.frameworks.torch.parallel.stopwatch import waiting
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 
 # Before torch 2.13 it has another name.
@@ -24,8 +25,10 @@ def gather(value: Tensor, group: Any) -> list[Tensor]:
         WorldError: Another process is gone.
     """
     rows = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(group.size())]
+    value = value.contiguous()
     try:
-        dist.all_gather(rows, value.contiguous(), group=group)
+        with waiting:
+            dist.all_gather(rows, value, group=group)
     except RuntimeError as error:
         raise WorldError(f"another process is gone ({error})") from error
     return rows
@@ -54,9 +57,11 @@ def tree_all_reduce(values: Sequence[Tensor], group: Any) -> None:
         torch.cat([one.reshape(-1) for one in bucket], out=flat[: sum(numels)])
         received = torch.empty_like(flat)
         try:
-            dist.all_to_all_single(received, flat, group=group)
+            with waiting:
+                dist.all_to_all_single(received, flat, group=group)
             total = tree_sum(list(received.view(size, -1)))
-            all_gather(flat, total, group=group)
+            with waiting:
+                all_gather(flat, total, group=group)
         except RuntimeError as error:
             raise WorldError(f"another process is gone ({error})") from error
         for one, part in zip(bucket, torch.split(flat[: sum(numels)], numels), strict=True):

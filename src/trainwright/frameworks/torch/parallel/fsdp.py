@@ -20,6 +20,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from trainwright.frameworks.torch.parallel import collectives
 from trainwright.frameworks.torch.parallel.batch_norm import has_batch_norms
 from trainwright.frameworks.torch.parallel.ddp import DataParallel
+from trainwright.frameworks.torch.parallel.stopwatch import waiting
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.frameworks.torch.parallel.wrapping import modules_to_wrap
@@ -59,6 +60,7 @@ class FullySharded(Strategy):
         mesh = self.device_mesh["shard"]
         for part in [*modules_to_wrap(module, self.distributed.wrap), module]:
             divided = fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
+            divided.set_custom_all_gather(_AllGather())  # type: ignore[arg-type] # a protocol, as below
             divided.set_custom_reduce_scatter(_TreeReduceScatter())  # type: ignore[arg-type] # a protocol
             divided.set_gradient_divide_factor(1.0)
             divided.set_force_sum_reduction_for_comms(enable=True)
@@ -164,17 +166,27 @@ def _groups_of(module: FSDPModule) -> list[Any]:
     return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
 
 
-class _TreeReduceScatter:
-    """A reduce-scatter whose additions are those of the binary tree over the processes."""
+class _AllGather:
+    """An all-gather that says how long it waits."""
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return memory for what is sent or received."""
+        """Return memory for what is received."""
         return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, **options: Any) -> Any:
+        """Set the output, (size * elements,), to the inputs, (elements,), of all processes."""
+        with waiting:
+            return collectives.all_gather(output_tensor, input_tensor, group=group, **options)
+
+
+class _TreeReduceScatter(_AllGather):
+    """A reduce-scatter whose additions are those of the binary tree over the processes."""
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, **_: Any) -> None:
         """Set the output, (elements / size,), to the sum of this part of all inputs, (elements,)."""
         received = torch.empty_like(input_tensor)
-        dist.all_to_all_single(received, input_tensor, group=group)
+        with waiting:
+            dist.all_to_all_single(received, input_tensor, group=group)
         tree_sum(list(received.view(group.size(), -1)), out=output_tensor)
 
 

@@ -8,10 +8,27 @@ from typing import Any
 import torch
 
 
+class _Waiting:
+    """The seconds that the thread of the steps has waited for other processes: in its `with` blocks."""
+
+    def __init__(self) -> None:
+        self.seconds = self._began = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._began
+
+
+waiting = _Waiting()
+
+
 class Stopwatch:
     """Mark the start of each step, and the end of its backward pass; nothing is read until `take`.
 
-    On a GPU, which computes later than it is told to, the marks are events in its stream.
+    What is spent in blocks of `waiting` does not count. On a GPU, which computes later than it is told to,
+    the marks are events in its stream.
 
     Args:
         device: The device that computes.
@@ -27,7 +44,7 @@ class Stopwatch:
             mark: Any = torch.cuda.Event(enable_timing=True)
             mark.record()
         else:
-            mark = time.perf_counter()
+            mark = time.perf_counter() - waiting.seconds
         self._marks.append(mark)
 
     def take(self) -> list[float]:

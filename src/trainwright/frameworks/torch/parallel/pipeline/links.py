@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainwright.errors import WorldError
+from trainwright.frameworks.torch.parallel.stopwatch import waiting
 from trainwright.frameworks.torch.state.snapshot import DTYPES
 
 _DTYPES = list(DTYPES)
@@ -92,7 +93,7 @@ class Links:
 
     def finish(self) -> None:
         """Wait until all that this process has sent has arrived."""
-        with _gone():
+        with _gone(), waiting:
             while self._sent:
                 self._sent.popleft()[0].wait()
 
@@ -114,7 +115,7 @@ class Arrival(NamedTuple):
 
     def wait(self) -> Tensor:
         """Return it when it is here."""
-        with _gone():
+        with _gone(), waiting:
             self.work.wait()
         return self.tensor
 
