@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,6 +116,13 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr(api, "train", fail)
 
 
+def stopped_run() -> Stopped:
+    """A second Ctrl-C, which ended the processes of a run in the middle of a step."""
+    error = Stopped("interrupted")
+    error.run = SimpleNamespace(id="r1")
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "code", "message"),
     [
@@ -129,6 +137,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         (KeyboardInterrupt(), 130, "trainwright: interrupted\n"),
         (Stopped("preempted"), 75, "trainwright: preempted before the first step"),
         (Stopped("interrupted"), 130, "trainwright: interrupted before the first step"),
+        (stopped_run(), 130, "trainwright: interrupted; resume with: trainwright resume r1"),
         (KeyError("weight"), 1, "trainwright: internal error: KeyError: 'weight' ("),
     ],
 )

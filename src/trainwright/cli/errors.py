@@ -251,8 +251,9 @@ def _setting(key: str, section: str) -> str | None:
 
 
 def _stopped(error: Stopped) -> str:
-    again = f"resume with: trainwright resume {error.run.id}" if error.run else "give the same command again"
-    return f"{error.status} before the first step: nothing is lost; {again}"
+    if error.run:
+        return f"{error.status}; resume with: trainwright resume {error.run.id}"
+    return f"{error.status} before the first step: nothing is lost; give the same command again"
 
 
 def _failed(error: BaseException) -> tuple[str, str]:

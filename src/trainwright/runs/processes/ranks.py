@@ -63,7 +63,7 @@ def launch(request: Request, config: RunConfig) -> Result:
     Raises:
         InputError: The framework trains in one process, or an object cannot be sent to others.
         TrainwrightError: What the processes raise: the first of their errors.
-        Stopped: A signal came before the first step.
+        Stopped: A signal came before the first step, or a second one before the end of a step.
     """
     processes = _processes(config, request.objects.model)
     content = _packed(request)
@@ -93,7 +93,9 @@ def launch(request: Request, config: RunConfig) -> Result:
         download_records(run)  # the working copy of another node may be the newer one
     result = run.result()
     if signum is not None and (result is None or result.status not in STATUS_OF.values()):
-        raise Stopped(STATUS_OF.get(signal.Signals(signum), "preempted"))
+        stopped = Stopped(STATUS_OF.get(signal.Signals(signum), "preempted"))
+        stopped.run = run if run.attempts() else None
+        raise stopped
     return run.require_result()
 
 
