@@ -12,11 +12,12 @@ from trainwright.engine import step_times
 from trainwright.engine.journal import Journal
 from trainwright.engine.recorder import Recorder
 from trainwright.engine.step_times import StepClock, StepTimes, Stragglers
+from trainwright.world import Mesh, World
 
 
 @pytest.fixture
 def stragglers(tmp_path: Path) -> Stragglers:
-    return Stragglers(Recorder(Journal(tmp_path, 1, 0), ()))
+    return Stragglers(Recorder(Journal(tmp_path, 1, 0), ()), World())
 
 
 def window(*medians: float, steps: int = 100) -> list[StepTimes]:
@@ -60,6 +61,15 @@ def test_who_is_a_straggler(
 ) -> None:
     stragglers.record(7, window(*medians))
     assert [event["rank"] for event in events(stragglers, tmp_path, "straggler")] == named
+
+
+def test_stages_of_a_pipeline_are_not_compared_with_each_other(
+    tmp_path: Path, stragglers: Stragglers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stragglers._world, "mesh", Mesh(pipeline=2, data=2), raising=False)
+    stragglers.record(7, window(1.0, 1.0, 2.0, 2.7))
+    (named,) = events(stragglers, tmp_path, "straggler")
+    assert (named["rank"], named["factor"]) == (3, 1.35)
 
 
 def test_a_warning_says_who_and_how_much(

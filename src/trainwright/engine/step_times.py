@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from trainwright.engine.recorder import Recorder
-from trainwright.world import ALONE, World
+from trainwright.world import World
 
 log = logging.getLogger("trainwright")
 _WINDOW = 60.0  # seconds of training that a summary covers, and more where there are many processes:
@@ -71,7 +71,7 @@ class Stragglers:
         world: The processes.
     """
 
-    def __init__(self, recorder: Recorder, world: World = ALONE) -> None:
+    def __init__(self, recorder: Recorder, world: World) -> None:
         self._recorder, self._world = recorder, world
         self._named: dict[int, float] = {}  # by rank: the factor that was named last
 
@@ -89,13 +89,14 @@ class Stragglers:
         )
         if times[0].steps < _LEAST_STEPS:
             return
-        stages: dict[int, list[float]] = {}
-        of_rank = [
-            stages.setdefault(self._world.mesh.coordinates(rank).pipeline, []) for rank in range(len(times))
-        ]
-        for some, one in zip(of_rank, times, strict=True):
-            some.append(one.median)
-        middles = [statistics.median_low(some) for some in of_rank]  # of two, the faster one
+        stages = [self._world.mesh.coordinates(rank).pipeline for rank in range(len(times))]
+        of_stage = {
+            stage: statistics.median_low(
+                one.median for one, its in zip(times, stages, strict=True) if its == stage
+            )
+            for stage in set(stages)  # of two processes, the faster one
+        }
+        middles = [of_stage[stage] for stage in stages]
         factors = {rank: one.median / max(middles[rank], 1e-9) for rank, one in enumerate(times)}
         for rank in [rank for rank in self._named if factors[rank] < _NORMAL]:
             del self._named[rank]
