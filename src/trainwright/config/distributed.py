@@ -118,6 +118,17 @@ class DistributedConfig(Section):
     pipeline: int = placement(
         default=1, ge=1, description="groups of processes that have the layers one after the other, in stages"
     )
+    schedule: Literal["1f1b", "gpipe", "interleaved"] = placement(
+        default="1f1b",
+        description="the order of the passes in a pipeline: 1f1b holds the activations of few microbatches, "
+        "interleaved gives each process every `pipeline`-th stage of `virtual.pipeline`, and so waits less; "
+        "gpipe makes all forward passes first",
+    )
+    pipeline_split: list[str] = bits(
+        [],
+        description="names of the blocks with which the second and later stages begin, such as `blocks.4`; "
+        "default: as many parameters in each stage as possible",
+    )
     wrap: list[str] = placement(
         [],
         description="fsdp, hsdp: names of the modules that are gathered one at a time, such as `layers.*`; "

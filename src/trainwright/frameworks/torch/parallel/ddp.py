@@ -6,24 +6,14 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from trainwright.config.distributed import DistributedConfig
 from trainwright.frameworks.torch.parallel.all_reduce import GradientAllReduce
-from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.frameworks.torch.parallel.strategy import Strategy
-from trainwright.world import World
 
 
 class DataParallel(Strategy):
     """All processes hold the same state, and send each other the gradients while a backward pass goes on."""
 
-    def __init__(
-        self,
-        world: World,
-        saving: SaveGroup | None = None,
-        distributed: DistributedConfig | None = None,
-    ) -> None:
-        super().__init__(world, saving, distributed)
-        self._all_reduce: GradientAllReduce | None = None
+    _all_reduce: GradientAllReduce | None = None
 
     def train(self, parameters: Sequence[nn.Parameter]) -> None:
         """Prepare the all-reduce of these gradients."""

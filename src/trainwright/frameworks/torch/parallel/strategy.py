@@ -22,6 +22,7 @@ from trainwright.frameworks.torch.state.snapshot import OPTIMIZER_FILE, Files, O
 from trainwright.types import Block
 from trainwright.world import ALONE, Mesh, World
 
+_CPU = torch.device("cpu")
 _ALONE = DistributedConfig(virtual=VirtualConfig(data=1, tensor=1, pipeline=1))
 
 
@@ -44,6 +45,7 @@ class Strategy:
         world: The processes of the attempt.
         saving: Those that write checkpoints; None: a single one.
         distributed: The section `distributed` of the config.
+        device: Where the model computes.
     """
 
     divides_state: ClassVar[bool] = False  # whether all processes must save, since none holds everything
@@ -55,7 +57,9 @@ class Strategy:
         self,
         world: World = ALONE,
         saving: SaveGroup | None = None,
+        *,
         distributed: DistributedConfig | None = None,
+        device: torch.device = _CPU,
     ) -> None:
         self.world = world
         self.shared: frozenset[str] = frozenset()  # parameters whose gradients several stages add up
@@ -70,7 +74,7 @@ class Strategy:
         self._norms: Norms | None = None
         self._split = Parallelized(frozenset(), lambda: None)
         self._device_mesh: DeviceMesh | None = None
-        self._device = torch.device("cpu")
+        self._device = device
 
     @classmethod
     def chosen(cls, module: nn.Module, world: World, virtual: Mesh) -> type[Strategy]:  # noqa: ARG003 - for others
@@ -88,8 +92,10 @@ class Strategy:
     # --- the work of a step
 
     def place(self, module: nn.Module) -> None:
-        """Place the parameters of a module, in place, where this process computes with them."""
-        self._device = next(module.parameters()).device
+        """Place the parameters of a module, in place, where this process computes with them.
+
+        The module may be on the device meta: it gets its weights afterwards.
+        """
         several = self.world.mesh.tensor > 1
         self._split = split(module, self.distributed, self.device_mesh["tensor"] if several else None)
 
