@@ -95,9 +95,8 @@ class TorchLearner(Learner):
             initial.fill(self._network.device, inputs.config.experiment.seed)
         self._strategy.prepare(self._module, optim.whole_parameters(training, self._module))
         optimizer = self._build_optimizer(training, groups)
-        average = None
-        if training.ema:
-            average = Average(self._module, training.ema, is_divided=self._strategy.is_exact)
+        ema, is_exact = training.ema, self._strategy.is_exact
+        average = Average(self._module, ema, is_divided=is_exact) if ema else None
         self.weights = "ema" if average else "trained"
         self._state = TrainingState(
             self._module,
