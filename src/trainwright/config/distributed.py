@@ -134,6 +134,11 @@ class DistributedConfig(Section):
         description="fsdp, hsdp: names of the modules that are gathered one at a time, such as `layers.*`; "
         "default: the blocks of models that are known, else the whole module",
     )
+    exact: bool = bits(
+        default=True,
+        description="true: the bits do not depend on the mesh; false: sums over processes are those of the "
+        "backend, which may be faster, and a run on another mesh, or a resume there, gives other bits",
+    )
     max_restarts: int = placement(
         default=3, ge=0, description="how often the processes are started again after one has died"
     )

@@ -23,7 +23,9 @@ class DataParallel(Strategy):
             return
         group = None if copies == self.world.size else self.process_group("data")
         blocks = [self.blocks.held(one) for one in parameters]
-        self._all_reduce = GradientAllReduce(parameters, self._tree, self.world, blocks=blocks, group=group)
+        self._all_reduce = GradientAllReduce(
+            parameters, self._tree, self.world, blocks=blocks, group=group, is_exact=self.distributed.exact
+        )
 
     def close(self) -> None:
         """Remove the hooks of the parameters, too."""

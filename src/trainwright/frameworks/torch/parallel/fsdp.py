@@ -59,7 +59,8 @@ class FullySharded(Strategy):
         mesh = self.device_mesh["shard"]
         for part in [*modules_to_wrap(module, self.distributed.wrap), module]:
             divided = fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
-            divided.set_custom_reduce_scatter(_TreeReduceScatter())  # type: ignore[arg-type] # a protocol
+            if self.distributed.exact:
+                divided.set_custom_reduce_scatter(_TreeReduceScatter())  # type: ignore[arg-type] # a protocol
             divided.set_gradient_divide_factor(1.0)
             divided.set_force_sum_reduction_for_comms(enable=True)
         self._module, self._root = divided, module
@@ -146,7 +147,7 @@ class FullySharded(Strategy):
             held = map(self.blocks.held, self._trained)
             gradients = [one.grad for one in held if one.grad is not None]
             group = self.process_group("data")
-            collectives.tree_all_reduce(gradients, group)
+            collectives.tree_all_reduce(gradients, group, is_exact=self.distributed.exact)
 
 
 def replicated(world: World) -> type[Strategy]:

@@ -67,7 +67,7 @@ class Strategy:
         self.saving = saving
         self.distributed = distributed or _ALONE
         # Whether the bits must be those of a mesh that divides parameters otherwise.
-        self.is_exact = self.distributed.virtual.sizes.size > 1
+        self.is_exact = self.distributed.exact and self.distributed.virtual.sizes.size > 1
         self.blocks = Blocks([])
         self.column_split: set[int] = set()  # ids of parameters whose columns the virtual mesh splits
         self._tree = GradientTree([])
@@ -174,7 +174,7 @@ class Strategy:
     def norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
         """Return the norm of the gradients of all parameters together, ()."""
         live = [(one, held.grad) for one in parameters if (held := self.blocks.held(one)).grad is not None]
-        if not self.is_exact:
+        if not self.is_exact and self.world.mesh.data == self.world.size:
             return nn.utils.get_total_norm([gradient for _, gradient in live])
         assert self._norms is not None, "`prepare` comes first"
         return self._norms.total(live)
