@@ -134,6 +134,11 @@ class DistributedConfig(Section):
         description="fsdp, hsdp: names of the modules that are gathered one at a time, such as `layers.*`; "
         "default: the blocks of models that are known, else the whole module",
     )
+    reshard_after_forward: bool = placement(
+        default=True,
+        description="fsdp, hsdp: false keeps gathered parameters from the forward to the backward pass, which "
+        "takes more memory and less communication",
+    )
     exact: bool = bits(
         default=True,
         description="true: the bits do not depend on the mesh; false: sums over processes are those of the "

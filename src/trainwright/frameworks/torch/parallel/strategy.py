@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -131,6 +132,10 @@ class Strategy:
         """Return which of the `virtual` ranks of a batch a process computes, in this order."""
         count, group = virtual // self.groups, self.group(process)
         return range(group * count, (group + 1) * count)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a context for forward passes that no backward pass follows."""
+        return nullcontext()
 
     def train(self, parameters: Sequence[nn.Parameter]) -> None:
         """Prepare to sum the gradients of these parameters; the others are frozen until the next call."""
