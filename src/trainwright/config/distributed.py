@@ -136,8 +136,8 @@ class DistributedConfig(Section):
     )
     reshard_after_forward: bool = placement(
         default=True,
-        description="fsdp, hsdp: false keeps gathered parameters from the forward to the backward pass, which "
-        "takes more memory and less communication",
+        description="fsdp, hsdp: false keeps gathered parameters from the forward to the backward pass, "
+        "which takes more memory and less communication",
     )
     exact: bool = bits(
         default=True,
