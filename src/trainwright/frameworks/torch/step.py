@@ -100,9 +100,10 @@ class TorchStep:
         self._prepare_sums()
         self._batch_norms = batch_norms
         self.stopwatch = Stopwatch(self._parameters[0].device)
-        # In lockstep, and on GPUs, it is not known how long processes wait for each other within a pass.
+        # In lockstep, on GPUs, and in torch's own calls it is not known how long processes wait within a pass.
         waits = strategy.passes_communicate or world.mesh.pipeline * world.mesh.tensor > 1
-        is_known = batch_norms is None and not (waits and self._parameters[0].is_cuda)
+        is_ours = strategy.distributed.exact and not self._parameters[0].is_cuda
+        is_known = batch_norms is None and (is_ours or not waits)
         self._is_timed = world.size > 1 and is_known
 
     def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
