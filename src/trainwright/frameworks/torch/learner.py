@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from trainwright.frameworks.torch.optim.freezing import Freezing, frozen_until
 from trainwright.frameworks.torch.optim.groups import Group, parameter_groups
 from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.outputs import call_of, in_float
-from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of
+from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of, has_batch_norms
 from trainwright.frameworks.torch.parallel.pipeline.links import Links
 from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
 from trainwright.frameworks.torch.parallel.pipeline.split import split
@@ -89,10 +89,14 @@ class TorchLearner(Learner):
         groups = parameter_groups(self._module, training)
         until = frozen_until(self._module, training.freeze)
         self._strategy = _strategy_of(inputs, self._module)
+        whole = optim.whole_parameters(training, self._module)
+        if self._network.precision.scaler is not None:
+            _refuse_scaling(inputs, self._strategy)
+            whole = {name for name, _ in self._module.named_parameters()}  # whose gradients it looks at
         self._pipeline = self._placed_stages(inputs)
         self._strategy.place(self._module)
-        self._strategy.prepare(self._module, optim.whole_parameters(training, self._module))
-        optimizer = self._build_optimizer(training, groups)
+        self._strategy.prepare(self._module, whole)
+        optimizer = self._build_optimizer(training, groups, whole)
         average = None
         if training.ema:
             average = Average(self._module, training.ema, is_divided=self._strategy.is_exact)
@@ -107,6 +111,7 @@ class TorchLearner(Learner):
             losses=self._network.custom_losses,
             blocks=self._strategy.blocks,
             elsewhere=() if self._pipeline is None else self._pipeline.elsewhere,
+            **({"gather": inputs.world.gather} if inputs.world.mesh.pipeline > 1 else {}),
         )
         self._freezing = Freezing(self._module, until) if until else None
         ranks = inputs.config.distributed.virtual.sizes.data
@@ -142,6 +147,12 @@ class TorchLearner(Learner):
                 "compiled as a whole; leave it out"
             )
         module, device, call = self._module, self._network.device, self._network.call
+        if has_batch_norms(module):
+            raise ModelError(
+                f"distributed.virtual.pipeline: {count} given, but the model normalizes over the batch, "
+                "whose microbatches a pipeline computes one after the other; use group or layer "
+                "normalization, or leave distributed.pipeline and virtual.pipeline out"
+            )
         stages = split(module, count)
         uses = uses_of(module, stages, call, self._train.take(np.zeros(1, dtype=np.int64)))
         links = None
@@ -346,7 +357,9 @@ class TorchLearner(Learner):
             return None, network.loss
         return counts, network.total_loss
 
-    def _build_optimizer(self, training: TrainingConfig, groups: Sequence[Group]) -> torch.optim.Optimizer:
+    def _build_optimizer(
+        self, training: TrainingConfig, groups: Sequence[Group], whole: Collection[str]
+    ) -> torch.optim.Optimizer:
         for name, parameter in self._module.named_parameters():
             if parameter.requires_grad and layout.is_expanded(parameter):
                 raise ModelError(
@@ -363,7 +376,7 @@ class TorchLearner(Learner):
             )
         updated = self._strategy.blocks.updated
         return optim.build_optimizer(
-            training, self._module, self._network.device, sparse, groups=groups, updated=updated
+            training, self._module, self._network.device, sparse, groups=groups, whole=whole, updated=updated
         )
 
 
@@ -390,6 +403,16 @@ def _strategy_of(inputs: LearnerInputs, module: torch.nn.Module) -> Strategy:
     strategy = named.chosen(module, inputs.world, distributed.virtual.sizes)
     everyone = strategy.divides_state or inputs.world.mesh.size > inputs.world.mesh.data
     return strategy(inputs.world, inputs.world.savers(everyone=everyone), distributed)
+
+
+def _refuse_scaling(inputs: LearnerInputs, strategy: Strategy) -> None:
+    """Refuse fp16 where processes have parts of the parameters: each would skip its own steps."""
+    sizes = inputs.config.distributed.virtual.sizes
+    if strategy.divides_state or sizes.tensor * sizes.pipeline > 1:
+        raise ModelError(
+            "training.precision: fp16 skips a step whose gradients overflow, and processes with parts of "
+            "the parameters do not see that alike; use bf16, or strategy: ddp without tensor and pipeline"
+        )
 
 
 def _say_unused(module: torch.nn.Module, name: str) -> None:

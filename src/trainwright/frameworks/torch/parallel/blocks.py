@@ -139,10 +139,12 @@ def _held(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def _fits(held: Tensor) -> bool:
-    """Return whether a tensor is to be filled up: it is long enough for no whole number of vectors."""
-    return (
-        held.numel() % LANES != 0 and held.dtype == torch.float32 and is_dense(held) and held.is_contiguous()
-    )
+    """Return whether a tensor is to be filled up: it is long enough for no whole number of vectors.
+
+    A scalar is never divided; `inward` could not tell its moments from an optimizer's step counter.
+    """
+    is_open = held.dim() > 0 and held.numel() % LANES != 0
+    return is_open and held.dtype == torch.float32 and is_dense(held) and held.is_contiguous()
 
 
 @contextmanager

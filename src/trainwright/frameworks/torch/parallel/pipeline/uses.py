@@ -124,13 +124,14 @@ class _Trace(TorchFunctionMode):
 
     def _check_flow(self, output: Tensor) -> None:
         """Check that what a stage gives depends on earlier ones by the hidden state alone."""
+        changed = [name for name, (one, version) in self._outside.items() if one._version != version]
+        if changed:
+            raise ModelError(
+                f"{KEY}: training changes the buffer {changed[0]}, which is in none of the blocks "
+                f"({self._parts.blocks[0]} ...): each stage would do so by itself, or not at all; leave "
+                "distributed.virtual.pipeline out"
+            )
         if self._stage == 0:
-            changed = [name for name, (one, version) in self._outside.items() if one._version != version]
-            if changed and len(self._parts.firsts) > 1:
-                raise ModelError(
-                    f"{KEY}: training changes the buffer {changed[0]} before the first block, which each "
-                    "stage would do by itself"
-                )
             return
         for key in _leaves(output) - self._used[self._stage]:
             if key in self._names:
