@@ -203,7 +203,9 @@ class Pipeline:
         """
         self._seed = seed
         if hidden is not None:
-            self._hidden = hidden
+            # Autocast keeps what it makes of a leaf, and adds its gradients in 16 bits; of what FSDP2 makes of
+            # the leaf, it does not.
+            self._hidden = hidden.view_as(hidden)
         seed_generators(self._generators, seed)
         try:
             with self._places.replaced(self._seams[stage]):

@@ -58,6 +58,7 @@ def uses_of(module: nn.Module, stages: Stages, call: Callable[[Tensors], Any], s
             sample = {name: one.to("meta") for name, one in sample.items()}
         with torch.enable_grad(), trace:
             outputs = call(sample)
+        trace.check_buffers()
     trace.finish(outputs)
     return Uses(trace.stages(), tuple(trace.tuples))
 
@@ -67,13 +68,20 @@ class _Trace(TorchFunctionMode):
 
     def __init__(self, module: nn.Module, stages: Stages) -> None:
         super().__init__()
+        self._module = module
         self._names = {id(one): name for name, one in module.named_parameters()}
         self._parts = stages
         self._stage = 0
         self._used: list[set[int]] = [set() for _ in stages.firsts]  # ids of parameters, by stage
         self.tuples: list[int] = []
-        within = {id(one) for name in stages.blocks for one in module.get_submodule(name).buffers()}
+
+    def __enter__(self) -> _Trace:
+        """Begin, with the buffers that the model has now."""
+        module = self._module
+        within = {id(one) for name in self._parts.blocks for one in module.get_submodule(name).buffers()}
         self._outside = {n: (b, b._version) for n, b in module.named_buffers() if id(b) not in within}
+        super().__enter__()
+        return self
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -122,8 +130,12 @@ class _Trace(TorchFunctionMode):
             for key, name in self._names.items()
         }
 
-    def _check_flow(self, output: Tensor) -> None:
-        """Check that what a stage gives depends on earlier ones by the hidden state alone."""
+    def check_buffers(self) -> None:
+        """Refuse a model that changes buffers outside of its blocks, before they are put back.
+
+        Raises:
+            ModelError: It does.
+        """
         changed = [name for name, (one, version) in self._outside.items() if one._version != version]
         if changed:
             raise ModelError(
@@ -131,6 +143,9 @@ class _Trace(TorchFunctionMode):
                 f"({self._parts.blocks[0]} ...): each stage would do so by itself, or not at all; leave "
                 "distributed.virtual.pipeline out"
             )
+
+    def _check_flow(self, output: Tensor) -> None:
+        """Check that what a stage gives depends on earlier ones by the hidden state alone."""
         if self._stage == 0:
             return
         for key in _leaves(output) - self._used[self._stage]:
