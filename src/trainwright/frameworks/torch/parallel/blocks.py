@@ -42,7 +42,7 @@ class Blocks:
         if any(id(one) in whole and is_divided(one) for one in parameters):
             raise ModelError(
                 "training.optimizer: it updates matrices as a whole, and the processes have parts of them; "
-                "use one that updates element by element, such as adamw, or distributed.strategy: ddp"
+                "use one that updates element by element, such as adamw, or strategy: ddp without tensor"
             )
         self._held = {id(one): _held(one) for one in parameters}
         self._fills = fills

@@ -93,8 +93,8 @@ def copied_to_divide(module: nn.Module) -> nn.Module:
     copy_ = copied(module)
     if copy_ is module:
         raise ModelError(
-            "model: an object that cannot be copied cannot be divided among processes; use distributed.strategy: "
-            "ddp without tensor and pipeline"
+            "model: an object that cannot be copied cannot be divided among processes; use "
+            "distributed.strategy: ddp without tensor and pipeline"
         )
     return copy_
 

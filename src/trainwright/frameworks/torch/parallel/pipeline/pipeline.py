@@ -203,8 +203,8 @@ class Pipeline:
         """
         self._seed = seed
         if hidden is not None:
-            # Autocast keeps what it makes of a leaf, and adds its gradients in 16 bits; of what FSDP2 makes of
-            # the leaf, it does not.
+            # Autocast casts a leaf once for all that use it, and adds their gradients in 16 bits; not so what
+            # FSDP2 makes of the leaf.
             self._hidden = hidden.view_as(hidden)
         seed_generators(self._generators, seed)
         try:
