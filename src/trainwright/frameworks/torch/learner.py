@@ -68,7 +68,7 @@ class TorchLearner(Learner):
         require_plain_numbers(inputs)
         training = inputs.config.training
         self._inputs, self._passed = inputs, passed
-        self._network = _initial_network(inputs)
+        self._network, initial = _initial_network(inputs)
         self._module = self._network.module
         if not any(parameter.requires_grad for parameter in self._module.parameters()):
             frozen = "all its parameters have requires_grad=False: there is nothing to train"
@@ -88,18 +88,16 @@ class TorchLearner(Learner):
         _refuse_single_sample(self._module, inputs)
         groups = parameter_groups(self._module, training)
         until = frozen_until(self._module, training.freeze)
-        self._strategy = _strategy_of(inputs, self._module)
-        whole = optim.whole_parameters(training, self._module)
-        if self._network.precision.scaler is not None:
-            _refuse_scaling(inputs, self._strategy)
-            whole = {name for name, _ in self._module.named_parameters()}  # whose gradients it looks at
+        self._strategy = _strategy_of(inputs, self._network)
+        whole = self._undivided(inputs)
         self._pipeline = self._placed_stages(inputs)
         self._strategy.place(self._module)
+        if initial is not None:
+            initial.fill(self._network.device, inputs.config.experiment.seed)
         self._strategy.prepare(self._module, whole)
         optimizer = self._build_optimizer(training, groups, whole)
-        average = None
-        if training.ema:
-            average = Average(self._module, training.ema, is_divided=self._strategy.is_exact)
+        ema, is_exact = training.ema, self._strategy.is_exact
+        average = Average(self._module, ema, is_divided=is_exact) if ema else None
         self.weights = "ema" if average else "trained"
         self._state = TrainingState(
             self._module,
@@ -130,6 +128,22 @@ class TorchLearner(Learner):
         self._step = self._build_step(inputs)
         self._model = LiveModel(self._network, self._state, self._source, self._strategy, self._pipeline)
 
+    def _undivided(self, inputs: LearnerInputs) -> set[str]:
+        """Return the names of the parameters whose update is not one of element by element.
+
+        Raises:
+            ModelError: The update is another one where processes have parts of the parameters.
+        """
+        if self._network.precision.scaler is None:
+            return optim.whole_parameters(inputs.config.training, self._module)
+        sizes = inputs.config.distributed.virtual.sizes
+        if self._strategy.divides_state or sizes.tensor * sizes.pipeline > 1:
+            raise ModelError(
+                "training.precision: fp16 skips a step whose gradients overflow, and processes with parts of "
+                "the parameters do not see that alike; use bf16, or strategy: ddp without tensor and pipeline"
+            )
+        return {name for name, _ in self._module.named_parameters()}  # whose gradients the scaler looks at
+
     def _placed_stages(self, inputs: LearnerInputs) -> Pipeline | None:
         """Return the stages of the model, once this process has its own alone; None if there is one stage.
 
@@ -153,12 +167,12 @@ class TorchLearner(Learner):
                 "whose microbatches a pipeline computes one after the other; use group or layer "
                 "normalization, or leave distributed.pipeline and virtual.pipeline out"
             )
-        stages = split(module, count)
+        stages = split(module, count, distributed.pipeline_split)
         uses = uses_of(module, stages, call, self._train.take(np.zeros(1, dtype=np.int64)))
         links = None
         if inputs.world.mesh.pipeline > 1:
             links = Links(self._strategy.process_group("pipeline"))
-        pipeline = Pipeline(module, stages, uses, links=links)
+        pipeline = Pipeline(module, stages, uses, links=links, name=distributed.schedule)
         pipeline.place(device)
         self._strategy.shared, self._strategy.copied = pipeline.shared, pipeline.copied
         return pipeline
@@ -380,39 +394,36 @@ class TorchLearner(Learner):
         )
 
 
-def _initial_network(inputs: LearnerInputs) -> Network:
-    """Return the module with its initial weights."""
+def _initial_network(inputs: LearnerInputs) -> tuple[Network, InitialWeights | None]:
+    """Return the module, and the initial weights that it gets when it is placed; None: it has them.
+
+    Several processes make it without memory where that is possible: each gets its parts alone.
+    """
     name, seed = inputs.config.model.type, inputs.config.experiment.seed
     if inputs.model is None and name not in TRANSFORMERS:
         find_model(name)  # its module may draw when it is imported, which happens once in a process
     seed_global_random(seed)
     seed_all(stream_seed(seed, INIT))
     if inputs.model is not None:
-        return Network(inputs)
-    initial = InitialWeights.of(name, inputs.model_params, inputs.info)
+        return Network(inputs), None
+    is_alone = inputs.world.size == 1
+    initial = InitialWeights.of(name, inputs.model_params, inputs.info, divided=not is_alone)
+    if not is_alone and not initial.why_whole:
+        return Network(inputs, initial.module, is_placed=False), initial
     initial.fill(device_of(inputs.config.training.device), seed)
-    return Network(inputs, initial.module)
+    return Network(inputs, initial.module), None
 
 
-def _strategy_of(inputs: LearnerInputs, module: torch.nn.Module) -> Strategy:
+def _strategy_of(inputs: LearnerInputs, network: Network) -> Strategy:
     """Return how the run is spread over its processes; a collective call."""
-    distributed = inputs.config.distributed
-    if not isinstance(inputs.world, ProcessGroup):
-        return Strategy(inputs.world, distributed=distributed)
+    world, distributed = inputs.world, inputs.config.distributed
+    if not isinstance(world, ProcessGroup):
+        return Strategy(world, distributed=distributed, device=network.device)
     named: type[Strategy] = adapter("strategy", distributed.strategy)
-    strategy = named.chosen(module, inputs.world, distributed.virtual.sizes)
-    everyone = strategy.divides_state or inputs.world.mesh.size > inputs.world.mesh.data
-    return strategy(inputs.world, inputs.world.savers(everyone=everyone), distributed)
-
-
-def _refuse_scaling(inputs: LearnerInputs, strategy: Strategy) -> None:
-    """Refuse fp16 where processes have parts of the parameters: each would skip its own steps."""
-    sizes = inputs.config.distributed.virtual.sizes
-    if strategy.divides_state or sizes.tensor * sizes.pipeline > 1:
-        raise ModelError(
-            "training.precision: fp16 skips a step whose gradients overflow, and processes with parts of "
-            "the parameters do not see that alike; use bf16, or strategy: ddp without tensor and pipeline"
-        )
+    strategy = named.chosen(network.module, world, distributed.virtual.sizes)
+    everyone = strategy.divides_state or world.mesh.size > world.mesh.data
+    saving = world.savers(everyone=everyone)
+    return strategy(world, saving, distributed=distributed, device=network.device)
 
 
 def _say_unused(module: torch.nn.Module, name: str) -> None:

@@ -130,7 +130,7 @@ class LiveModel(_TorchModel):
         losses = self._network.custom_losses.held()
         module.eval()
         try:
-            with self._state.evaluated():
+            with self._state.evaluated(), strategy.evaluating():
                 for start in range(0, len(own), _PARTS):
                     some = own[start : start + _PARTS]
                     passes = (self._part(source, ids, accumulators) for ids in some)

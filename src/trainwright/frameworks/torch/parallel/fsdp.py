@@ -9,7 +9,8 @@ time, and their sums, the lowest levels of the tree, are scattered after each of
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -58,13 +59,29 @@ class FullySharded(Strategy):
         }
         mesh = self.device_mesh["shard"]
         for part in [*modules_to_wrap(module, self.distributed.wrap), module]:
-            divided = fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
-            divided.set_custom_reduce_scatter(_TreeReduceScatter())  # type: ignore[arg-type] # a protocol
+            divided = fully_shard(
+                part,
+                mesh=mesh,
+                reshard_after_forward=self.distributed.reshard_after_forward,
+                ignored_params=whole,
+            )
+            if self.distributed.exact:
+                divided.set_custom_reduce_scatter(_TreeReduceScatter())  # type: ignore[arg-type] # a protocol
             divided.set_gradient_divide_factor(1.0)
             divided.set_force_sum_reduction_for_comms(enable=True)
         self._module, self._root = divided, module
         self._has_stages = self.distributed.virtual.sizes.pipeline > 1
         self._group = mesh.get_group()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Let go of gathered parameters afterwards, which no backward pass does."""
+        try:
+            yield
+        finally:
+            for part in self._root.modules():
+                if isinstance(part, FSDPModule):
+                    part.reshard()
 
     def ranks(self, process: int, virtual: int) -> Sequence[int]:
         """Return the ranks of a process: those that it computes at the same time as its neighbours."""
@@ -146,7 +163,7 @@ class FullySharded(Strategy):
             held = map(self.blocks.held, self._trained)
             gradients = [one.grad for one in held if one.grad is not None]
             group = self.process_group("data")
-            collectives.tree_all_reduce(gradients, group)
+            collectives.tree_all_reduce(gradients, group, is_exact=self.distributed.exact)
 
 
 def replicated(world: World) -> type[Strategy]:

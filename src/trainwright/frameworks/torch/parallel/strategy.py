@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from trainwright.frameworks.torch.state.snapshot import OPTIMIZER_FILE, Files, O
 from trainwright.types import Block
 from trainwright.world import ALONE, Mesh, World
 
+_CPU = torch.device("cpu")
 _ALONE = DistributedConfig(virtual=VirtualConfig(data=1, tensor=1, pipeline=1))
 
 
@@ -44,6 +46,7 @@ class Strategy:
         world: The processes of the attempt.
         saving: Those that write checkpoints; None: a single one.
         distributed: The section `distributed` of the config.
+        device: Where the model computes.
     """
 
     divides_state: ClassVar[bool] = False  # whether all processes must save, since none holds everything
@@ -55,7 +58,9 @@ class Strategy:
         self,
         world: World = ALONE,
         saving: SaveGroup | None = None,
+        *,
         distributed: DistributedConfig | None = None,
+        device: torch.device = _CPU,
     ) -> None:
         self.world = world
         self.shared: frozenset[str] = frozenset()  # parameters whose gradients several stages add up
@@ -63,14 +68,14 @@ class Strategy:
         self.saving = saving
         self.distributed = distributed or _ALONE
         # Whether the bits must be those of a mesh that divides parameters otherwise.
-        self.is_exact = self.distributed.virtual.sizes.size > 1
+        self.is_exact = self.distributed.exact and self.distributed.virtual.sizes.size > 1
         self.blocks = Blocks([])
         self.column_split: set[int] = set()  # ids of parameters whose columns the virtual mesh splits
         self._tree = GradientTree([])
         self._norms: Norms | None = None
         self._split = Parallelized(frozenset(), lambda: None)
         self._device_mesh: DeviceMesh | None = None
-        self._device = torch.device("cpu")
+        self._device = device
 
     @classmethod
     def chosen(cls, module: nn.Module, world: World, virtual: Mesh) -> type[Strategy]:  # noqa: ARG003 - for others
@@ -88,8 +93,10 @@ class Strategy:
     # --- the work of a step
 
     def place(self, module: nn.Module) -> None:
-        """Place the parameters of a module, in place, where this process computes with them."""
-        self._device = next(module.parameters()).device
+        """Place the parameters of a module, in place, where this process computes with them.
+
+        The module may be on the device meta: it gets its weights afterwards.
+        """
         several = self.world.mesh.tensor > 1
         self._split = split(module, self.distributed, self.device_mesh["tensor"] if several else None)
 
@@ -127,6 +134,10 @@ class Strategy:
         """Return which of the `virtual` ranks of a batch a process computes, in this order."""
         count, group = virtual // self.groups, self.group(process)
         return range(group * count, (group + 1) * count)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a context for forward passes that no backward pass follows."""
+        return nullcontext()
 
     def train(self, parameters: Sequence[nn.Parameter]) -> None:
         """Prepare to sum the gradients of these parameters; the others are frozen until the next call."""
@@ -170,7 +181,7 @@ class Strategy:
     def norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
         """Return the norm of the gradients of all parameters together, ()."""
         live = [(one, held.grad) for one in parameters if (held := self.blocks.held(one)).grad is not None]
-        if not self.is_exact:
+        if not self.is_exact and self.world.mesh.data == self.world.size:
             return nn.utils.get_total_norm([gradient for _, gradient in live])
         assert self._norms is not None, "`prepare` comes first"
         return self._norms.total(live)

@@ -47,7 +47,7 @@ def split(module: nn.Module, distributed: DistributedConfig, mesh: DeviceMesh | 
     Raises:
         ModelError: The plan does not fit the model, or none is known.
     """
-    slices = Slices(distributed.virtual.sizes.tensor, mesh)
+    slices = Slices(distributed.virtual.sizes.tensor, mesh, is_exact=distributed.exact)
     if slices.virtual == 1:
         return Parallelized(frozenset(), lambda: None)
     asked = distributed.plan
