@@ -56,6 +56,7 @@ def uses_of(module: nn.Module, stages: Stages, call: Callable[[Tensors], Any], s
     with _as_before(module), _on_meta_if_needed(module), places.replaced(seams):
         if any(one.is_meta for one in module.parameters()):
             sample = {name: one.to("meta") for name, one in sample.items()}
+        trace.note_buffers()
         with torch.enable_grad(), trace:
             outputs = call(sample)
         trace.check_buffers()
@@ -75,13 +76,11 @@ class _Trace(TorchFunctionMode):
         self._used: list[set[int]] = [set() for _ in stages.firsts]  # ids of parameters, by stage
         self.tuples: list[int] = []
 
-    def __enter__(self) -> _Trace:
-        """Begin, with the buffers that the model has now."""
+    def note_buffers(self) -> None:
+        """Note the buffers outside of the blocks as they are, for `check_buffers`."""
         module = self._module
         within = {id(one) for name in self._parts.blocks for one in module.get_submodule(name).buffers()}
         self._outside = {n: (b, b._version) for n, b in module.named_buffers() if id(b) not in within}
-        super().__enter__()
-        return self
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
