@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -188,11 +189,15 @@ class TorchFramework(Framework):
         """Build the module and its optimizer."""
         require_libraries()
         from trainwright.frameworks.torch.learner import TorchLearner
-        from trainwright.frameworks.torch.state.passed import PassedModule
+        from trainwright.frameworks.torch.state.passed import PassedModule, copied_to_divide
 
         if inputs.model is None:
             return TorchLearner(inputs)
-        passed = PassedModule(inputs.model)
+        passed, distributed = PassedModule(inputs.model), inputs.config.distributed
+        if inputs.world.size > 1 and (
+            distributed.strategy != "ddp" or distributed.tensor * distributed.pipeline > 1
+        ):
+            inputs = replace(inputs, model=copied_to_divide(inputs.model))
         try:
             return TorchLearner(inputs, passed)
         except BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from trainwright.frameworks.torch.optim.freezing import Freezing, frozen_until
 from trainwright.frameworks.torch.optim.groups import Group, parameter_groups
 from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.outputs import call_of, in_float
-from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of
+from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of, has_batch_norms
 from trainwright.frameworks.torch.parallel.pipeline.links import Links
 from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
 from trainwright.frameworks.torch.parallel.pipeline.split import split
@@ -89,12 +89,13 @@ class TorchLearner(Learner):
         groups = parameter_groups(self._module, training)
         until = frozen_until(self._module, training.freeze)
         self._strategy = _strategy_of(inputs, self._network)
+        whole = self._undivided(inputs)
         self._pipeline = self._placed_stages(inputs)
         self._strategy.place(self._module)
         if initial is not None:
             initial.fill(self._network.device, inputs.config.experiment.seed)
-        self._strategy.prepare(self._module, optim.whole_parameters(training, self._module))
-        optimizer = self._build_optimizer(training, groups)
+        self._strategy.prepare(self._module, whole)
+        optimizer = self._build_optimizer(training, groups, whole)
         ema, is_exact = training.ema, self._strategy.is_exact
         average = Average(self._module, ema, is_divided=is_exact) if ema else None
         self.weights = "ema" if average else "trained"
@@ -108,6 +109,7 @@ class TorchLearner(Learner):
             losses=self._network.custom_losses,
             blocks=self._strategy.blocks,
             elsewhere=() if self._pipeline is None else self._pipeline.elsewhere,
+            **({"gather": inputs.world.gather} if inputs.world.mesh.pipeline > 1 else {}),
         )
         self._freezing = Freezing(self._module, until) if until else None
         ranks = inputs.config.distributed.virtual.sizes.data
@@ -126,6 +128,22 @@ class TorchLearner(Learner):
         self._step = self._build_step(inputs)
         self._model = LiveModel(self._network, self._state, self._source, self._strategy, self._pipeline)
 
+    def _undivided(self, inputs: LearnerInputs) -> set[str]:
+        """Return the names of the parameters whose update is not one of element by element.
+
+        Raises:
+            ModelError: The update is another one where processes have parts of the parameters.
+        """
+        if self._network.precision.scaler is None:
+            return optim.whole_parameters(inputs.config.training, self._module)
+        sizes = inputs.config.distributed.virtual.sizes
+        if self._strategy.divides_state or sizes.tensor * sizes.pipeline > 1:
+            raise ModelError(
+                "training.precision: fp16 skips a step whose gradients overflow, and processes with parts of "
+                "the parameters do not see that alike; use bf16, or strategy: ddp without tensor and pipeline"
+            )
+        return {name for name, _ in self._module.named_parameters()}  # whose gradients the scaler looks at
+
     def _placed_stages(self, inputs: LearnerInputs) -> Pipeline | None:
         """Return the stages of the model, once this process has its own alone; None if there is one stage.
 
@@ -143,6 +161,12 @@ class TorchLearner(Learner):
                 "compiled as a whole; leave it out"
             )
         module, device, call = self._module, self._network.device, self._network.call
+        if has_batch_norms(module):
+            raise ModelError(
+                f"distributed.virtual.pipeline: {count} given, but the model normalizes over the batch, "
+                "whose microbatches a pipeline computes one after the other; use group or layer "
+                "normalization, or leave distributed.pipeline and virtual.pipeline out"
+            )
         stages = split(module, count, distributed.pipeline_split)
         uses = uses_of(module, stages, call, self._train.take(np.zeros(1, dtype=np.int64)))
         links = None
@@ -347,7 +371,9 @@ class TorchLearner(Learner):
             return None, network.loss
         return counts, network.total_loss
 
-    def _build_optimizer(self, training: TrainingConfig, groups: Sequence[Group]) -> torch.optim.Optimizer:
+    def _build_optimizer(
+        self, training: TrainingConfig, groups: Sequence[Group], whole: Collection[str]
+    ) -> torch.optim.Optimizer:
         for name, parameter in self._module.named_parameters():
             if parameter.requires_grad and layout.is_expanded(parameter):
                 raise ModelError(
@@ -364,7 +390,7 @@ class TorchLearner(Learner):
             )
         updated = self._strategy.blocks.updated
         return optim.build_optimizer(
-            training, self._module, self._network.device, sparse, groups=groups, updated=updated
+            training, self._module, self._network.device, sparse, groups=groups, whole=whole, updated=updated
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -49,6 +49,7 @@ def build_optimizer(
     sparse: Sequence[str] = (),
     *,
     groups: Sequence[Group] | None = None,
+    whole: Collection[str] | None = None,
     updated: Callable[[nn.Parameter], nn.Parameter] = lambda one: one,
 ) -> torch.optim.Optimizer:
     """Build the optimizer that `training.optimizer` names.
@@ -59,6 +60,7 @@ def build_optimizer(
         device: The device of the parameters.
         sparse: Names of the modules whose gradients are sparse.
         groups: What `parameter_groups` has returned for the whole model, of which `model` may be a stage.
+        whole: What `whole_parameters` has.
         updated: Returns what the optimizer updates in place of a parameter.
 
     Raises:
@@ -84,8 +86,9 @@ def build_optimizer(
     skip_compiler_import(torch.optim.Optimizer.add_param_group)
     try:
         if name == "muon":
-            matrices = hidden_matrices(model, options.pop("exclude", ()))
-            chosen = {id(updated(one)) for one in model.parameters() if id(one) in matrices}
+            options.pop("exclude", None)
+            matrices = whole_parameters(config, model) if whole is None else whole
+            chosen = {id(updated(one)) for name, one in named.items() if name in matrices}
             return Muon(groups, chosen, rate, **options)
         return _CLASSES[name](groups, lr=rate, **options)
     except (ValueError, RuntimeError) as error:
@@ -93,16 +96,17 @@ def build_optimizer(
         raise ModelError(f"training.optimizer: {name} rejects its options ({listed}): {error}") from error
 
 
-def whole_parameters(config: TrainingConfig, model: nn.Module) -> set[int]:
-    """Return the ids of the parameters that the optimizer updates as a whole, not element by element.
+def whole_parameters(config: TrainingConfig, model: nn.Module) -> set[str]:
+    """Return the names of the parameters that the optimizer updates as a whole, not element by element.
 
     Raises:
         ModelError: A pattern matches nothing.
     """
-    name = config.optimizer.type
+    name, named = config.optimizer.type, dict(model.named_parameters())
     if name == "muon":
-        return hidden_matrices(model, config.optimizer.params.get("exclude") or ())
-    return {id(one) for one in model.parameters()} if name == "adafactor" or ":" in name else set()
+        matrices = hidden_matrices(model, config.optimizer.params.get("exclude") or ())
+        return {name for name, one in named.items() if id(one) in matrices}
+    return {*named} if name == "adafactor" or ":" in name else set()
 
 
 def _refuse_dense_only(config: TrainingConfig, sparse: Sequence[str]) -> None:

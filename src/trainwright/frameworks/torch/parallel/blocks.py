@@ -42,7 +42,7 @@ class Blocks:
         if any(id(one) in whole and is_divided(one) for one in parameters):
             raise ModelError(
                 "training.optimizer: it updates matrices as a whole, and the processes have parts of them; "
-                "use one that updates element by element, such as adamw, or distributed.strategy: ddp"
+                "use one that updates element by element, such as adamw, or strategy: ddp without tensor"
             )
         self._held = {id(one): _held(one) for one in parameters}
         self._fills = fills
@@ -139,10 +139,12 @@ def _held(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def _fits(held: Tensor) -> bool:
-    """Return whether a tensor is to be filled up: it is long enough for no whole number of vectors."""
-    return (
-        held.numel() % LANES != 0 and held.dtype == torch.float32 and is_dense(held) and held.is_contiguous()
-    )
+    """Return whether a tensor is to be filled up: it is long enough for no whole number of vectors.
+
+    A scalar is never divided; `inward` could not tell its moments from an optimizer's step counter.
+    """
+    is_open = held.dim() > 0 and held.numel() % LANES != 0
+    return is_open and held.dtype == torch.float32 and is_dense(held) and held.is_contiguous()
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import compress
 from typing import TypeVar
 
 import torch
@@ -122,7 +123,14 @@ class Lockstep:
             raise ModelError(_UNEQUAL)
         total = tree_sum([one[:-1] for one in marked])
         self._agree(int(marked[0][-1]), total.numel())
-        return tree_sum(gather_tensor(total, self._world))
+        mesh, rank = self._world.mesh, self._world.rank
+        totals = gather_tensor(total, self._world) if self._world.size > 1 else [total]
+        # Processes along the axis `tensor` compute the same samples, which count once.
+        alike = [
+            mesh.coordinates(process).tensor == mesh.coordinates(rank).tensor
+            for process in range(len(totals))
+        ]
+        return tree_sum(list(compress(totals, alike)))
 
     def _agree(self, key: int, numel: int = 0) -> None:
         """Make sure that all processes are about to make the same sum, or have none left to make."""

@@ -117,6 +117,8 @@ def row_squares(gradient: Tensor, pieces: int = 1) -> Tensor:
     if gradient.dim() < 2:
         return squares.reshape(-1, 1)
     rows = len(gradient)
+    if not gradient.numel():  # the block of a process for which no rows are left
+        return squares.new_zeros(rows, pieces)
     squares = squares.reshape(rows * pieces, -1)  # (rows * pieces, elements)
     if not squares.is_cuda:
         # A single row would be divided among threads.

@@ -100,16 +100,18 @@ class Strategy:
         several = self.world.mesh.tensor > 1
         self._split = split(module, self.distributed, self.device_mesh["tensor"] if several else None)
 
-    def prepare(self, module: nn.Module, whole: Collection[int] = ()) -> None:
+    def prepare(self, module: nn.Module, whole: Collection[str] = ()) -> None:
         """Prepare the update of the parameters, which are placed; a collective call.
 
         Args:
             module: The module.
-            whole: The ids of the parameters whose update is not one of element by element.
+            whole: The names of the parameters whose update is not one of element by element.
         """
         split = self._split.columns
         self.column_split = {id(one) for name, one in module.named_parameters() if name in split}
-        self.blocks = Blocks(list(module.parameters()), fills=self.is_exact, whole=whole)
+        named = dict(module.named_parameters())
+        undivided = {id(one) for name, one in named.items() if name in whole}
+        self.blocks = Blocks(list(named.values()), fills=self.is_exact, whole=undivided)
         own = {id(one): name for name, one in module.named_parameters() if name not in self.copied}
         mesh, stages = self.world.mesh, {0: list(own.values())}
         for process, names in enumerate(self.world.gather(stages[0]) if mesh.pipeline > 1 else ()):

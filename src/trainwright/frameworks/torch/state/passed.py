@@ -26,6 +26,8 @@ _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 class PassedModule:
     """The module that a run trains in place, and what belongs to the user: its device, flags and modes.
 
+    Where processes have parts of the module, they train a copy.
+
     Attributes:
         definition: The definition of the module before anything was done with it.
 
@@ -79,6 +81,21 @@ def copied(module: nn.Module) -> nn.Module:
         for kind, hooks in gradient_hooks(original).items():
             for hook in hooks:
                 getattr(parameter, GRADIENT_HOOKS[kind])(hook)
+    return copy_
+
+
+def copied_to_divide(module: nn.Module) -> nn.Module:
+    """Return a copy of a module, of which processes keep parts; the module gets its weights from the run.
+
+    Raises:
+        ModelError: It cannot be copied.
+    """
+    copy_ = copied(module)
+    if copy_ is module:
+        raise ModelError(
+            "model: an object that cannot be copied cannot be divided among processes; use "
+            "distributed.strategy: ddp without tensor and pipeline"
+        )
     return copy_
 
 

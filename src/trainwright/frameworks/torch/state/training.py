@@ -18,7 +18,7 @@ and blocks of tensors, that it owns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,7 @@ class TrainingState:
         losses: CustomLosses | None = None,
         blocks: Blocks | None = None,
         elsewhere: Collection[str] = (),
+        gather: Callable[[Changes], Sequence[Changes]] = lambda own: [own],
     ) -> None:
         """Prepare to save and restore a model.
 
@@ -90,8 +91,10 @@ class TrainingState:
             losses: The losses of the user's, which may have state.
             blocks: What the optimizer updates in place of the parameters; default: these.
             elsewhere: The names of parameters and buffers that only other processes of a pipeline have.
+            gather: Returns what all processes of a pipeline pass; a collective call.
         """
         self._model = model
+        self._gather = gather
         self._optimizer = None
         if optimizer is not None:
             self._optimizer = OptimizerState(optimizer, model, precision, average, blocks)
@@ -120,12 +123,14 @@ class TrainingState:
         strides: Strides = {}
         for file, tensors in [*files.items(), (MODULE_FILE, module)]:
             strides |= {f"{Path(file).stem}.{name}": s for name, s in unusual_strides(tensors).items()}
+        changes = self._built.changes(self._model, buffers_only=weights_only)
+        strides, changes = _merged(self._gather({_STRIDES: strides, _CHANGES: changes}))
         module |= {f"{_EXTRA}{name}": to_tensor(value) for name, value in extra.items()}
         if strides:
             module[_STRIDES] = to_tensor(strides)
         if self._architecture is not None:
             module[_ARCHITECTURE] = to_tensor(self._architecture)
-        if changes := self._built.changes(self._model, buffers_only=weights_only):
+        if changes:
             module[_CHANGES] = to_tensor(changes)
         if module:
             files[MODULE_FILE] = module
@@ -266,6 +271,27 @@ class TrainingState:
             else:
                 device = next(self._model.parameters()).device if buffer is None else buffer.device
                 set_buffer(self._model, name, with_strides(value, wanted, device), persistent=False)
+
+
+def _merged(stages: Sequence[Changes]) -> tuple[Strides, Changes]:
+    """Return the strides of all stages of a pipeline together, and the changes of their structures.
+
+    They are in the order of the names, however the stages divide the model.
+    """
+    strides: Strides = {}
+    changes: Changes = {}
+    for stage in stages:
+        strides |= stage[_STRIDES]
+        for key, value in stage[_CHANGES].items():
+            is_mapping = isinstance(value, dict)
+            changes[key] = (
+                {**changes.get(key, {}), **value} if is_mapping else {*changes.get(key, ()), *value}
+            )
+    ordered = {
+        key: dict(sorted(value.items())) if isinstance(value, dict) else sorted(value)
+        for key, value in sorted(changes.items())
+    }
+    return dict(sorted(strides.items())), ordered
 
 
 def saved_architecture(folder: Path) -> dict[str, Any]:

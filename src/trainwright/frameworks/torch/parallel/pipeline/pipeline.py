@@ -203,7 +203,9 @@ class Pipeline:
         """
         self._seed = seed
         if hidden is not None:
-            self._hidden = hidden
+            # Autocast casts a leaf once for all that use it, and adds their gradients in 16 bits; not so what
+            # FSDP2 makes of the leaf.
+            self._hidden = hidden.view_as(hidden)
         seed_generators(self._generators, seed)
         try:
             with self._places.replaced(self._seams[stage]):

@@ -56,8 +56,10 @@ def uses_of(module: nn.Module, stages: Stages, call: Callable[[Tensors], Any], s
     with _as_before(module), _on_meta_if_needed(module), places.replaced(seams):
         if any(one.is_meta for one in module.parameters()):
             sample = {name: one.to("meta") for name, one in sample.items()}
+        trace.note_buffers()
         with torch.enable_grad(), trace:
             outputs = call(sample)
+        trace.check_buffers()
     trace.finish(outputs)
     return Uses(trace.stages(), tuple(trace.tuples))
 
@@ -67,12 +69,17 @@ class _Trace(TorchFunctionMode):
 
     def __init__(self, module: nn.Module, stages: Stages) -> None:
         super().__init__()
+        self._module = module
         self._names = {id(one): name for name, one in module.named_parameters()}
         self._parts = stages
         self._stage = 0
         self._used: list[set[int]] = [set() for _ in stages.firsts]  # ids of parameters, by stage
         self.tuples: list[int] = []
-        within = {id(one) for name in stages.blocks for one in module.get_submodule(name).buffers()}
+
+    def note_buffers(self) -> None:
+        """Note the buffers outside of the blocks as they are, for `check_buffers`."""
+        module = self._module
+        within = {id(one) for name in self._parts.blocks for one in module.get_submodule(name).buffers()}
         self._outside = {n: (b, b._version) for n, b in module.named_buffers() if id(b) not in within}
 
     def __torch_function__(
@@ -122,15 +129,23 @@ class _Trace(TorchFunctionMode):
             for key, name in self._names.items()
         }
 
+    def check_buffers(self) -> None:
+        """Refuse a model that changes buffers outside of its blocks, before they are put back.
+
+        Raises:
+            ModelError: It does.
+        """
+        changed = [name for name, (one, version) in self._outside.items() if one._version != version]
+        if changed:
+            raise ModelError(
+                f"{KEY}: training changes the buffer {changed[0]}, which is in none of the blocks "
+                f"({self._parts.blocks[0]} ...): each stage would do so by itself, or not at all; leave "
+                "distributed.virtual.pipeline out"
+            )
+
     def _check_flow(self, output: Tensor) -> None:
         """Check that what a stage gives depends on earlier ones by the hidden state alone."""
         if self._stage == 0:
-            changed = [name for name, (one, version) in self._outside.items() if one._version != version]
-            if changed and len(self._parts.firsts) > 1:
-                raise ModelError(
-                    f"{KEY}: training changes the buffer {changed[0]} before the first block, which each "
-                    "stage would do by itself"
-                )
             return
         for key in _leaves(output) - self._used[self._stage]:
             if key in self._names:
