@@ -73,7 +73,9 @@ def plan(
 
 def _lines(made: MeshPlan) -> Iterator[str]:
     machines, meshes = made.machines, [made.own, *made.others]
-    yield f"{made.parameters:,} parameters, {machines.processes} processes, {machines.per_machine} on a machine"
+    yield (
+        f"{made.parameters:,} parameters, {machines.processes} processes, {machines.per_machine} on a machine"
+    )
     yield ""
     heads = ["", "config", *(f"other {number}" for number in range(1, len(meshes)))]
     yield from table(_rows(meshes), heads)
@@ -86,15 +88,18 @@ def _lines(made: MeshPlan) -> Iterator[str]:
     yield (
         f"assumed: {size(int(machines.memory or 0))} for each process; it sends "
         f"{machines.bandwidth_within / 1e9:g} GB/s within a machine and {machines.bandwidth_between / 1e9:g} "
-        f"GB/s between machines, and computes {machines.speed / 1e12:g} TFLOP/s; nothing of the communication "
-        "is hidden behind computation; the kernels are those of a CPU"
+        f"GB/s between machines, and computes {machines.speed / 1e12:g} TFLOP/s; none of the communication is "
+        "hidden behind computation; the kernels are those of a CPU"
     )
 
 
 def _rows(meshes: Sequence[MeshEstimate]) -> Iterator[Sequence[str]]:
-    yield "data x shard x tensor x pipeline", *(
-        " x ".join(str(getattr(one.mesh, axis)) for axis in ("data", "shard", "tensor", "pipeline"))
-        for one in meshes
+    yield (
+        "data x shard x tensor x pipeline",
+        *(
+            " x ".join(str(getattr(one.mesh, axis)) for axis in ("data", "shard", "tensor", "pipeline"))
+            for one in meshes
+        ),
     )
     yield "strategy", *(one.strategy for one in meshes)
     for kind in meshes[0].memory._fields:

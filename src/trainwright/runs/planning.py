@@ -27,8 +27,8 @@ def estimated(config: RunConfig, machines: Machines, free: Collection[str]) -> M
     processes = framework.processes()
     if processes is None:
         raise InputError(
-            f"model.type: {config.model.type} trains in one process, so that there is no mesh to plan; models "
-            "of torch train in several"
+            f"model.type: {config.model.type} trains in one process, so that there is no mesh to "
+            "plan; models of torch train in several"
         )
     check_reading(config, bundle, framework)
     check_batch_size(config, bundle, framework)

@@ -55,7 +55,7 @@ class Planner:
         distributed, machines = self._config.distributed, self._machines
         if distributed.strategy not in _NAMES:
             raise InputError(
-                f"distributed.strategy: {distributed.strategy} is a plugin's, whose memory is not known here; "
+                f"distributed.strategy: {distributed.strategy} is a plugin's, whose memory is not known; "
                 f"plan knows {', '.join(_NAMES)}"
             )
         mesh = distributed.mesh(machines.processes)
@@ -77,7 +77,7 @@ class Planner:
     def _automatic(self, mesh: Mesh) -> Mesh:
         """Return the mesh that `strategy: auto` chooses."""
         samples = mesh.data * mesh.shard
-        count = sum(one.count for one in self._subject.sliced(1, 1).shapes) / (mesh.tensor * mesh.pipeline)
+        count = sum(one.size for one in self._subject.sliced(1, 1).shapes) / (mesh.tensor * mesh.pipeline)
         shard = shards_for(count, self._memory, samples)
         return mesh._replace(data=samples // shard, shard=shard)
 
@@ -126,7 +126,7 @@ class Planner:
             moments, waiting = trace.moments, 0.0
             if mesh.pipeline > 1:
                 moments, kept = moments_at(place, trace)
-                ahead = min(mesh.pipeline - place.index, parts * passes) - 1
+                ahead = min(mesh.pipeline - place.number, parts * passes) - 1
                 waiting = ahead * kept
             share = Share(some, moments, waiting, parts, passes, model.update, model.buffers)
             memories.append(memory_of(share, self._spread(mesh, virtual)))
@@ -178,8 +178,8 @@ class Planner:
     ) -> dict[str, float]:
         """Return the bytes that the busiest process sends in a step, by axis."""
         sent: dict[str, float] = {}
-        state = max(sum(one.count for one in some.values()) for some in shapes)
-        trained = max(sum(one.count for one in some.values() if one.is_trained) for some in shapes)
+        state = max(sum(one.size for one in some.values()) for some in shapes)
+        trained = max(sum(one.size for one in some.values() if one.is_trained) for some in shapes)
         if mesh.data > 1:  # a reduce-scatter and an all-gather
             sent["data"] = 2 * (mesh.data - 1) / mesh.data * trained / mesh.shard
         if mesh.shard > 1:  # two all-gathers a pass, a reduce-scatter a virtual rank
@@ -191,11 +191,11 @@ class Planner:
         if mesh.pipeline > 1:  # hidden states, their gradients, and gradients that stages share
             hidden = max(
                 (trace.hidden[place.end] if not place.is_last else 0.0)
-                + (trace.hidden[place.first] if place.index else 0.0)
+                + (trace.hidden[place.first] if place.number else 0.0)
                 for place in places
             )
             shared = sum(
-                shape.count
+                shape.size
                 for index, shape in enumerate(model.shapes)
                 if sum(index in some for some in shapes) > 1
             )
@@ -211,4 +211,3 @@ class Planner:
             bandwidth = machines.bandwidth_within if is_near else machines.bandwidth_between
             seconds += sent.get(axis, 0.0) / bandwidth
         return seconds
-

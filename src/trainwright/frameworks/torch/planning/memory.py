@@ -71,7 +71,7 @@ class _Process:
         self.own = sum(self.held(one) for one in self.trained.values())  # gradients that it sums up
         self.parameters: float = held
         self.optimizer: float = sum(
-            one.moments * self.held(one) / max(1, one.count) + one.fixed for one in shapes
+            one.moments * self.held(one) / max(1, one.size) + one.fixed for one in shapes
         )
         self.averages: float = held if spread.averages else 0
         if spread.fills:
@@ -87,7 +87,7 @@ class _Process:
 
     def held(self, shape: Shape) -> int:
         """Return the bytes of a parameter that stay in this process."""
-        return shape.count
+        return shape.size
 
     def note(self, more: float = 0) -> None:
         """Compare this moment, with some more bytes for communication, with the fullest one so far."""
@@ -118,7 +118,9 @@ class _Process:
         self.activations = 0
         self.gradients = self.own
         self.finish()
-        self.optimizer += self.share.update * self.own / max(1, sum(one.count for one in self.trained.values()))
+        self.optimizer += (
+            self.share.update * self.own / max(1, sum(one.size for one in self.trained.values()))
+        )
         self.note()
         return self.best
 
@@ -139,7 +141,7 @@ class _Whole(_Process):
         self._left = [set(bucket) for bucket in self._buckets]
         self._sent = 0
         if spread.copies > 1:  # the buckets keep their memory from step to step
-            sizes = [sum(self.trained[index].count for index in bucket) for bucket in self._buckets]
+            sizes = [sum(self.trained[index].size for index in bucket) for bucket in self._buckets]
             self.communication += sum(sizes) + max(sizes, default=0)
             if spread.copies > 2:  # the sums of the tree's lowest level
                 self.communication += max(sizes, default=0) / 2
@@ -149,14 +151,14 @@ class _Whole(_Process):
         if moment.kind is not Kind.GRADIENT:
             return
         if is_first:
-            self.gradients += self.share.shapes[moment.index].count
+            self.gradients += self.share.shapes[moment.number].size
         if self.spread.copies == 1 or not is_last or self.spread.is_staged:
             return
         for left in self._left:
-            left.discard(moment.index)
+            left.discard(moment.number)
         while self._sent < len(self._buckets) and not self._left[self._sent]:
             self.note()
-            self.gradients -= sum(self.trained[index].count for index in self._buckets[self._sent])
+            self.gradients -= sum(self.trained[index].size for index in self._buckets[self._sent])
             self._sent += 1
 
     def finish(self) -> None:
@@ -178,7 +180,7 @@ class _Sharded(_Process):
             self._sizes[one.unit] = self._sizes.get(one.unit, 0) + whole
             if one.is_trained:
                 self._reduced[one.unit] = self._reduced.get(one.unit, 0) + whole
-                self._real[one.unit] = self._real.get(one.unit, 0) + one.count
+                self._real[one.unit] = self._real.get(one.unit, 0) + one.size
         self._order: list[int] = []  # in which the forward passes have ended
         self._coming: set[int] = set()  # units whose parameters are gathered ahead
         self._here: set[int] = set()  # units whose parameters are gathered
@@ -189,12 +191,12 @@ class _Sharded(_Process):
     def held(self, shape: Shape) -> int:
         """Return the bytes of the rows of the first process, which has most."""
         if not shape.rows:
-            return shape.count
-        return -(-shape.rows // self.spread.shards) * (shape.count // shape.rows)
+            return shape.size
+        return -(-shape.rows // self.spread.shards) * (shape.size // shape.rows)
 
     def moment(self, moment: Moment, *, is_first: bool, is_last: bool) -> None:
         """Gather parameters, and scatter the sums of their gradients."""
-        unit, size = moment.index, self._sizes.get(moment.index, 0.0)
+        unit, size = moment.number, self._sizes.get(moment.number, 0.0)
         if moment.kind is Kind.FORWARD:
             if unit not in self._here:
                 self.communication += size
@@ -211,7 +213,7 @@ class _Sharded(_Process):
         elif moment.kind is Kind.BACKWARD:
             self._begin_backward(unit, size)
         elif moment.kind is Kind.GRADIENT and is_first:
-            self.gradients += self.share.shapes[moment.index].count
+            self.gradients += self.share.shapes[moment.number].size
         elif moment.kind is Kind.BACKWARD_END:
             self._end_backward(unit, is_last=is_last)
         elif moment.kind is Kind.END:
@@ -273,6 +275,5 @@ def _buckets(shapes: dict[int, Shape]) -> list[list[int]]:
             room = BUCKET_BYTES if buckets else FIRST_BUCKET_BYTES
             buckets.append([])
         buckets[-1].append(index)
-        room -= shapes[index].count
+        room -= shapes[index].size
     return buckets
-

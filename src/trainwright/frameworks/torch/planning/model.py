@@ -39,7 +39,7 @@ class Shape(NamedTuple):
     Attributes:
         name: Its name.
         elements: The elements that a process has before FSDP2 divides them.
-        count: Their bytes.
+        size: Their bytes.
         unit: The number of the unit that gathers it; the last one is the whole model.
         rows: The length of its first dimension, along which FSDP2 divides it.
         is_trained: Whether it has a gradient.
@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 
     name: str
     elements: int
-    count: int
+    size: int
     unit: int
     rows: int
     is_trained: bool
@@ -95,7 +95,9 @@ class Subject:
         training = inputs.config.training.model_copy(update={"device": "cpu"})
         self._inputs = replace(inputs, config=inputs.config.model_copy(update={"training": training}))
         self._known: dict[tuple[int, int], Sliced] = {}
-        source = TensorSource(inputs.splits["train"], torch.device("cpu"), inputs.config.experiment.seed, inputs.info)
+        source = TensorSource(
+            inputs.splits["train"], torch.device("cpu"), inputs.config.experiment.seed, inputs.info
+        )
         try:
             self._sample = dict(source.take(np.zeros(1, dtype=np.int64)))
         finally:
@@ -225,7 +227,16 @@ class Subject:
             every = sum(value.nbytes for value in state.get(id(one), ()))
             first = one.shape[0] if one.dim() else 0
             shapes.append(
-                Shape(name, one.numel(), one.nbytes, unit_of[id(one)], first, one.requires_grad, long, every - long)
+                Shape(
+                    name,
+                    one.numel(),
+                    one.nbytes,
+                    unit_of[id(one)],
+                    first,
+                    one.requires_grad,
+                    long,
+                    every - long,
+                )
             )
             one.grad = None
         return shapes, recorder.peak - recorder.live

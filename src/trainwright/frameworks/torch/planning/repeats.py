@@ -44,7 +44,11 @@ def repeats_of(module: nn.Module, blocks: Sequence[str]) -> Repeats | None:
         if ids & seen:
             return None  # of parameters that several blocks have, one alone has the gradient
         seen |= ids
-    edges = [0, *(at for at, (one, two) in enumerate(pairwise(map(_form, parts)), 1) if one != two), len(parts)]
+    edges = [
+        0,
+        *(at for at, (one, two) in enumerate(pairwise(map(_form, parts)), 1) if one != two),
+        len(parts),
+    ]
     first, end = max(pairwise(edges), key=lambda run: run[1] - run[0])
     return Repeats(blocks, first + 1, end - 1) if end - first >= _LEAST else None
 
@@ -104,7 +108,7 @@ def completed(
     indices = {
         block: _same(repeats, block, {Kind.GRADIENT: parameters, Kind.FORWARD: units}) for block in missing
     }
-    at = {(one.kind, one.index): place for place, one in enumerate(moments)}
+    at = {(one.kind, one.number): place for place, one in enumerate(moments)}
     # Forward, from the beginning of the second block to that of the last one; backward, the other way.
     start, end = at[Kind.ENTER, second], at[Kind.ENTER, repeats.last]
     back, returned = at[Kind.RETURN, repeats.last], at[Kind.RETURN, second]
@@ -132,7 +136,7 @@ def completed(
 class _Shift(NamedTuple):
     """The bytes and the work by which moments differ from those of another block."""
 
-    count: float
+    size: float
     work: float
 
     @staticmethod
@@ -140,10 +144,10 @@ class _Shift(NamedTuple):
         return _Shift(other.live - one.live, other.work - one.work)
 
     def times(self, number: int) -> _Shift:
-        return _Shift(self.count * number, self.work * number)
+        return _Shift(self.size * number, self.work * number)
 
     def plus(self, other: _Shift) -> _Shift:
-        return _Shift(self.count + other.count, self.work + other.work)
+        return _Shift(self.size + other.size, self.work + other.work)
 
 
 _OF_UNITS = (Kind.FORWARD, Kind.FORWARD_END, Kind.BACKWARD, Kind.BACKWARD_END)
@@ -152,10 +156,12 @@ _Indices = Mapping[tuple[Kind, int], int]
 
 def _moved(shift: _Shift, indices: _Indices, one: Moment) -> Moment:
     kind = Kind.FORWARD if one.kind in _OF_UNITS else Kind.ENTER if one.kind is Kind.RETURN else one.kind
-    return one.shifted(shift.count, shift.work, indices.get((kind, one.index)))
+    return one.shifted(shift.size, shift.work, indices.get((kind, one.number)))
 
 
-def _same(repeats: Repeats, block: int, names: Mapping[Kind, Mapping[str, int]]) -> dict[tuple[Kind, int], int]:
+def _same(
+    repeats: Repeats, block: int, names: Mapping[Kind, Mapping[str, int]]
+) -> dict[tuple[Kind, int], int]:
     """Return the indices that a block has where the second one has others."""
     old, new = repeats.blocks[repeats.second], repeats.blocks[block]
     changed = {(Kind.ENTER, repeats.second): block}

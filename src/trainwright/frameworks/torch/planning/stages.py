@@ -14,13 +14,13 @@ class Place(NamedTuple):
     """The stages of one process.
 
     Attributes:
-        index: Its place along the axis `pipeline`.
+        number: Its place along the axis `pipeline`.
         first: Its first block.
         end: The block after its last one; the number of blocks in the last process.
         is_last: Whether it has the last stage.
     """
 
-    index: int
+    number: int
     first: int
     end: int
     is_last: bool
@@ -28,7 +28,7 @@ class Place(NamedTuple):
     def has(self, position: int) -> bool:
         """Return whether it computes at a position of the forward pass; see `Trace.uses`."""
         if position == BEFORE:
-            return self.index == 0
+            return self.number == 0
         if position == AFTER:
             return self.is_last
         return self.first <= position < self.end
@@ -58,12 +58,12 @@ def moments_at(place: Place, trace: Trace) -> tuple[list[Moment], float]:
     What other stages hold is not counted, but the hidden states that pass between them are.
     """
     at: Mapping[tuple[Kind, int], int] = {
-        (one.kind, one.index): number for number, one in enumerate(trace.moments)
+        (one.kind, one.number): number for number, one in enumerate(trace.moments)
     }
-    hidden = trace.hidden[place.first] if place.index else 0.0
-    start = at[Kind.ENTER, place.first] if place.index else -1
-    before = trace.moments[start].live if place.index else 0.0
-    stop = at[Kind.RETURN, place.first] if place.index else len(trace.moments) - 1
+    hidden = trace.hidden[place.first] if place.number else 0.0
+    start = at[Kind.ENTER, place.first] if place.number else -1
+    before = trace.moments[start].live if place.number else 0.0
+    stop = at[Kind.RETURN, place.first] if place.number else len(trace.moments) - 1
     loss = at[Kind.LOSS, 0]
     if place.is_last:
         shift = hidden - before
@@ -85,7 +85,7 @@ def _shifted(moments: Sequence[Moment], count: float) -> list[Moment]:
 
 def _root(trace: Trace) -> int:
     """Return the number of the unit that is the whole model."""
-    return max(one.index for one in trace.moments if one.kind is Kind.FORWARD)
+    return max(one.number for one in trace.moments if one.kind is Kind.FORWARD)
 
 
 def _around(forward: Sequence[Moment], backward: Sequence[Moment], root: int) -> list[Moment]:
@@ -97,7 +97,7 @@ def _around(forward: Sequence[Moment], backward: Sequence[Moment], root: int) ->
         return Moment(kind, index, like.live, like.live, like.work)
 
     def inner(moments: Sequence[Moment]) -> list[Moment]:
-        return [one for one in moments if (one.kind, one.index) not in whole and one.kind not in own]
+        return [one for one in moments if (one.kind, one.number) not in whole and one.kind not in own]
 
     ahead, after = forward[-1], backward[-1]
     return [

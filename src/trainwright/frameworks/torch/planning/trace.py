@@ -38,25 +38,25 @@ class Moment(NamedTuple):
 
     Attributes:
         kind: What happens.
-        index: The unit, the block or the parameter, by its number.
+        number: That of the unit, the block or the parameter.
         peak: The most bytes that were live since the moment before.
         live: The bytes that are live now: activations and temporary tensors, without gradients of parameters.
         work: The floating-point operations so far.
     """
 
     kind: Kind
-    index: int
+    number: int
     peak: float
     live: float
     work: float
 
-    def shifted(self, count: float, work: float, index: int | None = None) -> Moment:
-        """Return the moment with more bytes and work before it, and another index if one is given."""
+    def shifted(self, size: float, work: float, number: int | None = None) -> Moment:
+        """Return the moment with more bytes and work before it, and another number if one is given."""
         return Moment(
             self.kind,
-            self.index if index is None else index,
-            self.peak + count,
-            self.live + count,
+            self.number if number is None else number,
+            self.peak + size,
+            self.live + size,
             self.work + work,
         )
 
@@ -82,7 +82,7 @@ class Trace(NamedTuple):
             return one + share * (two - one)
 
         moments = [
-            Moment(one.kind, one.index, *map(between, one[2:], two[2:]))
+            Moment(one.kind, one.number, *map(between, one[2:], two[2:]))
             for one, two in zip(self.moments, other.moments, strict=True)
         ]
         hidden = [between(one, two) for one, two in zip(self.hidden, other.hidden, strict=True)]
@@ -93,7 +93,7 @@ class Recorder(TorchDispatchMode):
     """Counts the bytes of all tensors that operations make, until they are freed."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = self.peak = 0
         self.work = 0.0
         self.known: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -136,9 +136,7 @@ class Recorder(TorchDispatchMode):
         self.live -= self.known.pop(key)[1]
 
 
-_IN_PLACE = {
-    getattr(torch.ops.aten, f"_fused_{name}_") for name in ("adam", "adamw", "sgd", "adagrad")
-}
+_IN_PLACE = {getattr(torch.ops.aten, f"_fused_{name}_") for name in ("adam", "adamw", "sgd", "adagrad")}
 
 
 class _Uses(TorchFunctionMode):
@@ -202,16 +200,13 @@ def traced(
 
     with _hooks() as hooks:
         for index, part in blocks:
-            hooks += _around(part, partial(entered, index), partial(left, index))
-            hooks += _backward_end(part, partial(note, Kind.RETURN, index))
+            hooks.extend(_around(part, partial(entered, index), partial(left, index)))
+            hooks.extend(_backward_end(part, partial(note, Kind.RETURN, index)))
         for index, part in enumerate(units):
-            hooks += _around(
-                part,
-                lambda _, index=index: note(Kind.FORWARD, index),
-                partial(note, Kind.FORWARD_END, index),
-            )
-            hooks += _backward_end(part, partial(note, Kind.BACKWARD_END, index))
-            hooks += _backward_begin(part, partial(note, Kind.BACKWARD, index))
+            begin, end = partial(note, Kind.FORWARD, index), partial(note, Kind.FORWARD_END, index)
+            hooks.extend(_around(part, partial(_ignoring, begin), end))
+            hooks.extend(_backward_end(part, partial(note, Kind.BACKWARD_END, index)))
+            hooks.extend(_backward_begin(part, partial(note, Kind.BACKWARD, index)))
         for index, parameter in enumerate(parameters):
             if parameter.requires_grad:
                 hooks.append(parameter.register_post_accumulate_grad_hook(partial(arrived, index)))
@@ -219,7 +214,7 @@ def traced(
             with uses:
                 value = loss()
             note(Kind.LOSS)
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             del value
             note(Kind.END)
     for parameter in parameters:
@@ -236,6 +231,10 @@ def _hooks() -> Iterator[list[Any]]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _ignoring(act: Callable[[], None], _: Any) -> None:
+    act()
 
 
 def _differentiable(values: Any) -> list[Tensor]:

@@ -54,7 +54,7 @@ def _aligned(part: Tensor) -> Tensor:
 def _address(part: Tensor) -> int:
     """Return where a tensor lies in memory; of one without memory, where it begins in that of the whole."""
     if part.untyped_storage().device.type == "meta":
-        return part.storage_offset() * part.element_size()
+        return int(part.storage_offset()) * part.element_size()
     return part.data_ptr()
 
 
