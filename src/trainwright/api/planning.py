@@ -55,10 +55,6 @@ def plan(
     size = nproc * run.distributed.nnodes
     each = min(size, per_machine or (nproc if gpus is None else 8))
     placed = run.distributed.model_copy(update={"nproc": each, "nnodes": -(-size // each)})
-    free = [
-        axis
-        for axis in ("data", "tensor", "pipeline")
-        if str(resolved.sources.get(f"distributed.virtual.{axis}", "default")) == "default"
-    ]
+    is_free = str(resolved.sources["distributed.virtual.data"]) == "default"
     machines = Machines(size, memory, each, within, between, speed)
-    return estimated(run.model_copy(update={"distributed": placed}), machines, free)
+    return estimated(run.model_copy(update={"distributed": placed}), machines, is_free=is_free)

@@ -88,8 +88,8 @@ def _lines(made: MeshPlan) -> Iterator[str]:
     yield (
         f"assumed: {size(int(machines.memory or 0))} for each process; it sends "
         f"{machines.bandwidth_within / 1e9:g} GB/s within a machine and {machines.bandwidth_between / 1e9:g} "
-        f"GB/s between machines, and computes {machines.speed / 1e12:g} TFLOP/s; none of the communication is "
-        "hidden behind computation; the kernels are those of a CPU"
+        f"GB/s between machines, and computes {machines.speed / 1e12:g} TFLOP/s; no communication is hidden "
+        "behind computation; the kernels are those of a CPU"
     )
 
 

@@ -203,7 +203,7 @@ class Processes(ABC):
             WorldError: The processes do not find each other, or die.
         """
 
-    def plan(self, inputs: LearnerInputs, machines: Machines, free: Collection[str]) -> MeshPlan:  # noqa: ARG002 - others
+    def plan(self, inputs: LearnerInputs, machines: Machines, *, is_free: bool) -> MeshPlan:  # noqa: ARG002 - others
         """Estimate memory, communication and time of a step on the config's mesh and on the best others.
 
         Nothing of the size of the model is allocated, and no device is used.
@@ -211,7 +211,7 @@ class Processes(ABC):
         Args:
             inputs: What a learner would be built from.
             machines: The processes, and their machines.
-            free: The axes of the virtual mesh that follow the mesh, since the config says nothing of them.
+            is_free: Whether the virtual mesh follows the mesh, since the config says nothing of it.
 
         Raises:
             InputError: The config's own mesh is impossible, or this framework knows no estimates.

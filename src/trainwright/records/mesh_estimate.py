@@ -80,9 +80,9 @@ class MeshEstimate:
     memory: Memory
     stage: int
     fits: bool
-    sent: Mapping[str, float]
-    bubble: float
-    seconds: float
+    sent: Mapping[str, float] = field(default_factory=dict)
+    bubble: float = 0.0
+    seconds: float = 0.0
     has_other_bits: bool = False
 
     def lines(self, per_machine: int) -> Mapping[str, int | str | Mapping[str, int]]:

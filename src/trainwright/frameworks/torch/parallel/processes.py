@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,9 +48,9 @@ class TorchProcesses(Processes):
 
         return launch.check(nproc) if ranks_of_environment() is None else check.here()
 
-    def plan(self, inputs: LearnerInputs, machines: Machines, free: Collection[str]) -> MeshPlan:
+    def plan(self, inputs: LearnerInputs, machines: Machines, *, is_free: bool) -> MeshPlan:
         """Estimate from the shapes of a model without memory."""
         require_libraries()
         from trainwright.frameworks.torch.planning.estimate import plan
 
-        return plan(inputs, machines, free)
+        return plan(inputs, machines, is_free=is_free)

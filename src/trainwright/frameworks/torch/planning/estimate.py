@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from trainwright.config.distributed import power_of_two
@@ -21,31 +21,31 @@ _OTHERS = 3
 _NAMES = ("ddp", "fsdp", "hsdp", "auto")
 
 
-def plan(inputs: LearnerInputs, machines: Machines, free: Collection[str]) -> MeshPlan:
+def plan(inputs: LearnerInputs, machines: Machines, *, is_free: bool) -> MeshPlan:
     """Return the estimates of a config.
 
     Args:
         inputs: What a learner would be built from.
         machines: The processes, and their machines.
-        free: The axes of the virtual mesh that follow the mesh, since the config says nothing of them.
+        is_free: Whether the virtual mesh follows the mesh, since the config says nothing of it.
 
     Raises:
         InputError: The config's own mesh is impossible.
     """
-    return Planner(inputs, machines, free).plan()
+    return Planner(inputs, machines, is_free=is_free).plan()
 
 
 class Planner:
     """Estimates meshes for a model; see `plan`."""
 
-    def __init__(self, inputs: LearnerInputs, machines: Machines, free: Collection[str]) -> None:
+    def __init__(self, inputs: LearnerInputs, machines: Machines, *, is_free: bool) -> None:
         self._config = inputs.config
         self._device = device_of(inputs.config.training.device)
         if machines.memory is None:
             machines = replace(machines, memory=float(memory_here(self._device, machines.per_machine)))
         assert machines.memory is not None
         self._machines, self._memory = machines, machines.memory
-        self._free = free
+        self._is_free = is_free
         self._subject = Subject(inputs)
         training = inputs.config.training
         self._batch, self._microbatch = training.batch_size, training.largest_microbatch
@@ -99,7 +99,7 @@ class Planner:
         """Return the virtual mesh on which a mesh would train: the config's, if that is possible."""
         asked, needed = self._config.distributed.virtual.sizes, mesh._replace(data=mesh.data * mesh.shard)
         sizes = {
-            axis: want if axis in self._free or have % want else have
+            axis: want if self._is_free or have % want else have
             for axis in ("pipeline", "data", "tensor")
             if (want := getattr(needed, axis)) and (have := getattr(asked, axis))
         }
@@ -145,15 +145,7 @@ class Planner:
             sent,
             bubble,
             seconds,
-            self._has_other_bits(virtual),
-        )
-
-    def _has_other_bits(self, virtual: Mesh) -> bool:
-        asked = self._config.distributed.virtual.sizes
-        return any(
-            getattr(virtual, axis) != getattr(asked, axis)
-            for axis in ("pipeline", "data", "tensor")
-            if axis not in self._free
+            not self._is_free and virtual != self._config.distributed.virtual.sizes,
         )
 
     def _spread(self, mesh: Mesh, virtual: Mesh) -> Spread:
