@@ -31,6 +31,12 @@ CASES = {
         "training.microbatch_size=2",
     ],
     "tensor": ["distributed.nproc=2", "distributed.tensor=2"],
+    "fsdp in a pipeline": [
+        "distributed.nproc=4",
+        "distributed.strategy=fsdp",
+        "distributed.pipeline=2",
+        "training.microbatch_size=2",
+    ],
     "pipeline": ["distributed.nproc=2", "distributed.pipeline=2", "training.microbatch_size=2"],
 }
 
@@ -88,6 +94,7 @@ print(json_document({"peak": peak, **mesh_plan(made)}))
 """
 
 
+@pytest.mark.services
 def test_a_large_model_is_planned_without_its_memory(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a line of text, and then another one\n" * 2000)
     config: dict[str, Any] = {

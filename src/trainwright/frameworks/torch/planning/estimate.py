@@ -123,12 +123,11 @@ class Planner:
         shapes = [shapes_at(place, model, trace) for place in places]
         memories = []
         for place, some in zip(places, shapes, strict=True):
-            moments, waiting = trace.moments, 0.0
+            moments, kept, ahead = trace.moments, 0.0, 0
             if mesh.pipeline > 1:
                 moments, kept = moments_at(place, trace)
-                ahead = min(mesh.pipeline - place.number, parts * passes) - 1
-                waiting = ahead * kept
-            share = Share(some, moments, waiting, parts, passes, model.update, model.buffers)
+                ahead = mesh.pipeline - place.number - 1
+            share = Share(some, moments, kept, ahead, parts, passes, model.update, model.buffers)
             memories.append(memory_of(share, self._spread(mesh, virtual)))
         memory = max(memories, key=lambda one: one.total)
         sent = self._sent(mesh, model, trace, places, shapes, rows, parts, passes)

@@ -20,7 +20,8 @@ class Share(NamedTuple):
     Attributes:
         shapes: Its parameters, by their index, before FSDP2 divides them.
         moments: The moments of a microbatch in its stages.
-        waiting: The bytes of activations of other microbatches that are under way meanwhile.
+        kept: The bytes that it keeps for each other microbatch that is under way.
+        ahead: The most of these.
         parts: The virtual ranks that it computes.
         passes: The microbatches of each.
         update: The bytes that an update of all parameters takes besides.
@@ -29,7 +30,8 @@ class Share(NamedTuple):
 
     shapes: dict[int, Shape]
     moments: Sequence[Moment]
-    waiting: float
+    kept: float
+    ahead: int
     parts: int
     passes: int
     update: float
@@ -83,6 +85,7 @@ class _Process:
         self.gradients: float = 0
         self.communication: float = 0
         self.activations: float = 0
+        self.is_final = False  # whether it is at the last virtual rank
         self.best = Memory()
 
     def held(self, shape: Shape) -> int:
@@ -104,17 +107,15 @@ class _Process:
             self.best = now
 
     def run(self) -> Memory:
-        """Return the fullest moment of the last virtual rank of a step, and of the update after it."""
-        # The sums of complete subtrees are kept: one for each bit of the number of ranks before.
-        kept = (self.share.parts - 1).bit_count() * self.own
-        self.gradients += kept
-        for number in range(min(2, self.share.passes)):
-            is_last = number == min(2, self.share.passes) - 1
-            for moment in self.share.moments:
-                self.activations = self.share.waiting + moment.peak
-                self.note()
-                self.activations = self.share.waiting + moment.live
-                self.moment(moment, is_first=number == 0, is_last=is_last)
+        """Return the fullest moment of the last two virtual ranks of a step, and of the update after them."""
+        share = self.share
+        for part in sorted({max(0, share.parts - 2), share.parts - 1}):
+            # The sums of complete subtrees are kept: one for each bit of the number of ranks before.
+            self.gradients = part.bit_count() * self.own
+            self.is_final = part == share.parts - 1
+            for number in sorted({0, min(1, share.passes - 1), share.passes - 1}):
+                left = (share.parts - part) * share.passes - 1 - number
+                self._play(share.kept * min(share.ahead, left), number)
         self.activations = 0
         self.gradients = self.own
         self.finish()
@@ -123,6 +124,14 @@ class _Process:
         )
         self.note()
         return self.best
+
+    def _play(self, waiting: float, number: int) -> None:
+        """Go through a microbatch of a virtual rank, while others under way keep so many bytes."""
+        for moment in self.share.moments:
+            self.activations = waiting + moment.peak
+            self.note()
+            self.activations = waiting + moment.live
+            self.moment(moment, is_first=number == 0, is_last=number == self.share.passes - 1)
 
     def moment(self, moment: Moment, *, is_first: bool, is_last: bool) -> None:
         """Go on to a moment of a microbatch."""
@@ -152,7 +161,7 @@ class _Whole(_Process):
             return
         if is_first:
             self.gradients += self.share.shapes[moment.number].size
-        if self.spread.copies == 1 or not is_last or self.spread.is_staged:
+        if self.spread.copies == 1 or not (is_last and self.is_final) or self.spread.is_staged:
             return
         for left in self._left:
             left.discard(moment.number)
