@@ -27,6 +27,6 @@ class Net(nn.Module):
             end_if_due()
         hidden = self.first(x) * self.scale
         for block in self.blocks:
-            hidden = hidden + block(hidden)
+            hidden = block(hidden)
         logits: Tensor = self.last(functional.linear(hidden, self.first.weight.T))
         return logits

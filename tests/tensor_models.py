@@ -21,14 +21,17 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 
 from trainwright.frameworks.torch.activations import checkpoint_activations
+from trainwright.frameworks.torch.losses.tokens import token_cross_entropy
 from trainwright.frameworks.torch.models.gpt import Gpt
 from trainwright.frameworks.torch.models.text_transformer import TextTransformer
 from trainwright.frameworks.torch.models.transformer import Transformer
+from trainwright.frameworks.torch.outputs import as_float
 from trainwright.frameworks.torch.parallel.tensor.parallelize import parallelize
 from trainwright.frameworks.torch.parallel.tensor.plan import Plan
 from trainwright.frameworks.torch.parallel.tensor.plans import plan_of
 from trainwright.frameworks.torch.parallel.tensor.slices import Slices
 from trainwright.frameworks.torch.state.layout import block_of, local
+from trainwright.types import LABELS, NO_LABEL
 
 # Numbers that leave a rest after whole vectors, also in a slice.
 VOCABULARY, LENGTH, ROWS, STEPS = 53, 15, 6, 3
@@ -50,7 +53,6 @@ def huggingface(kind: str, **options: Any) -> Any:
 
     config = transformers.AutoConfig.for_model(
         kind,
-        vocab_size=VOCABULARY,
         hidden_size=48,
         intermediate_size=92,
         num_hidden_layers=2,
@@ -58,7 +60,7 @@ def huggingface(kind: str, **options: Any) -> Any:
         num_key_value_heads=4,
         attention_dropout=0.1,
         use_cache=False,
-        **{**({"head_dim": 6} if kind != "qwen2" else {}), **options},
+        **{"vocab_size": VOCABULARY, **({"head_dim": 6} if kind != "qwen2" else {}), **options},
     )
     return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
 
@@ -125,6 +127,8 @@ MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "llama": lambda: gpt(48, 8, **LLAMA, num_kv_heads=4),
     "sequence": gpt,
     "checkpointed": gpt,
+    "vocabulary": lambda: Gpt(VOCABULARY + 3, LENGTH, 40, 1, 4, 0.1, tie_embeddings=False),
+    "hf_vocabulary": lambda: huggingface("llama", vocab_size=VOCABULARY + 3),
     "own": Own,
     "features": lambda: Features(LENGTH, VOCABULARY, 48, num_heads=4),
     "text": lambda: TextTransformer(VOCABULARY, LENGTH, (VOCABULARY,), 48, num_heads=4, intermediate_size=92),
@@ -151,11 +155,11 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
 def loss_of(model: nn.Module, tokens: Tensor, *, bf16: bool) -> Tensor:
     """Return the loss of the next tokens, or of a class for each row, as a mean."""
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        output: Any = model(tokens)
-    logits = getattr(output, "logits", output).float()
-    if logits.dim() == 2:
-        return functional.cross_entropy(logits, tokens[:, 0])
-    return functional.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        outputs = model(tokens)
+    if isinstance(outputs, Tensor) and outputs.dim() == 2:
+        return functional.cross_entropy(outputs.float(), tokens[:, 0])
+    labels = functional.pad(tokens[:, 1:], (0, 1), value=NO_LABEL)
+    return token_cross_entropy(as_float(outputs), {LABELS: labels})
 
 
 def updates(model: nn.Module) -> Callable[[], None]:
@@ -175,8 +179,9 @@ def updates(model: nn.Module) -> Callable[[], None]:
 def plan_for(name: str, model: nn.Module) -> Plan:
     if name == "own":
         return OWN_PLAN
-    plan = plan_of(model)
-    return replace(plan, sequence=["*norm"]) if name == "sequence" else plan
+    sequence = ["*norm"] if name == "sequence" else []
+    vocabulary = ["*head"] if "vocabulary" in name else []
+    return replace(plan_of(model), sequence=sequence, vocabulary=vocabulary)
 
 
 def train(name: str, slices: Slices, *, bf16: bool = False) -> str:

@@ -160,3 +160,10 @@ def test_a_launcher_counts_the_processes_of_all_nodes(monkeypatch: pytest.Monkey
         monkeypatch.setenv(name, value)
     distributed = loaded(nproc=2, nnodes=2).config.distributed
     assert (distributed.nproc, distributed.nnodes, distributed.virtual.data) == (4, 1, 4)
+
+
+@pytest.mark.parametrize("settings", [{"virtual": {"tensor": 2}}, {"nproc": 2, "tensor": 2}])
+def test_layers_in_slices_are_not_compiled(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="cannot compile layers that are computed in slices"):
+        load({**GOOD, "training": {"compile": True}, "distributed": settings})
+    assert load({**GOOD, "training": {"compile": True}}).config.training.compile

@@ -87,7 +87,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return result
 
 
-@pytest.mark.parametrize(("model", "precision"), itertools.product(MODELS, ["fp32", "bf16"]))
+@pytest.mark.parametrize(("model", "precision"), list(itertools.product(MODELS, ["fp32", "bf16"])))
 @pytest.mark.parametrize("mesh", MESHES)
 def test_one_digest(mesh: str, model: str, precision: str, alone: Any, tmp_path: Path) -> None:
     result = train(tmp_path, model, precision, MESHES[mesh])

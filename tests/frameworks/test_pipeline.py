@@ -304,6 +304,7 @@ def test_stages_of_a_model_on_meta_take_no_memory() -> None:
     """What other processes have is gone, and the forward pass of the preamble still works."""
     with torch.device("meta"):
         model = gpt()
+        model.blocks[0].register_buffer("counts", torch.zeros(9))
     whole = set(model.state_dict())
 
     def call(batch: dict[str, Tensor]) -> Any:
@@ -316,11 +317,21 @@ def test_stages_of_a_model_on_meta_take_no_memory() -> None:
     pipeline = Pipeline(model, stages, uses, links=links)
     pipeline.place(CPU)
     assert {name.split(".")[1] for name in model.state_dict() if name.startswith("blocks")} == {"2", "3"}
-    assert "position_embedding.weight" in pipeline.elsewhere
+    assert {"position_embedding.weight", "blocks.0.counts"} <= pipeline.elsewhere
     assert pipeline.elsewhere | set(model.state_dict()) == whole
     position: Any = model.position_embedding
     assert position.weight.untyped_storage().nbytes() == 4
     assert position.weight.device == CPU
+
+
+def test_parameters_are_in_row_major_order() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4))
+    model[1].weight = nn.Parameter(torch.ones(4, 4).t() * torch.ones(4, 4).t())
+    stages = split(model, 2)
+    uses = uses_of(model, stages, lambda batch: model(batch["x"]), {"x": torch.ones(3, 3)})
+    links: Any = _Links(0, 2)
+    with pytest.raises(ModelError, match=r"1\.weight is not in row-major order"):
+        Pipeline(model, stages, uses, links=links).place(CPU)
 
 
 def test_processes_must_divide_the_stages() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 pytestmark = pytest.mark.services
 TESTS = Path(__file__).parents[1]
-BUILT_IN = ("gpt", "llama", "features", "text", "sequence", "checkpointed", "own")
-HUGGING_FACE = ("hf_llama", "hf_mistral", "hf_qwen2", "hf_qwen3", "hf_gemma", "lora")
+BUILT_IN = ("gpt", "llama", "features", "text", "sequence", "checkpointed", "vocabulary", "own")
+HUGGING_FACE = ("hf_llama", "hf_mistral", "hf_qwen2", "hf_qwen3", "hf_gemma", "hf_vocabulary", "lora")
 SIZES = (1, 2, 4)
 
 

@@ -11,13 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tensor_models import LLAMA, MODELS, OWN_PLAN, Own, gpt, huggingface, ids, loss_of
+from tensor_models import LLAMA, MODELS, OWN_PLAN, Own, gpt, huggingface, ids, loss_of, plan_for
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.models.mlp import Mlp as TableMlp
+from trainwright.frameworks.torch.outputs import first_output
+from trainwright.frameworks.torch.parallel.tensor.cross_entropy import SplitLogits
 from trainwright.frameworks.torch.parallel.tensor.parallelize import parallelize
 from trainwright.frameworks.torch.parallel.tensor.plan import Plan, layout_of
 from trainwright.frameworks.torch.parallel.tensor.plans import plan_of
 from trainwright.frameworks.torch.parallel.tensor.slices import Slices
+from trainwright.frameworks.torch.state.unsaved import fingerprints
 
 
 def gradients(model: nn.Module, *, training: bool = False) -> dict[str, Tensor]:
@@ -27,7 +30,9 @@ def gradients(model: nn.Module, *, training: bool = False) -> dict[str, Tensor]:
     return {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
 
 
-@pytest.mark.parametrize("name", ["gpt", "llama", "features", "text", "sequence", "own"])
+@pytest.mark.parametrize(
+    "name", ["gpt", "llama", "features", "text", "sequence", "vocabulary", "hf_vocabulary", "own"]
+)
 def test_slices_add_up_to_the_model(name: str) -> None:
     """Without dropout, loss and gradients are those of the model that is not split, up to rounding."""
     torch.manual_seed(0)
@@ -35,18 +40,20 @@ def test_slices_add_up_to_the_model(name: str) -> None:
     with torch.no_grad():  # biases others than 0
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) / 50)
-    expected = gradients(model)
-    plan = OWN_PLAN if name == "own" else plan_of(model)
-    if name == "sequence":
-        plan = replace(plan, sequence=["*norm"])
-    split = parallelize(model, plan, Slices(4))
-    found = gradients(model)
+        for part in model.modules():
+            for rate in ("p", "dropout", "attention_dropout"):
+                if isinstance(getattr(part, rate, None), float):
+                    setattr(part, rate, 0.0)
+    training = "vocabulary" in name  # in evaluation, a split vocabulary is put together
+    expected = gradients(model, training=training)
+    split = parallelize(model, plan_for(name, model), Slices(4))
+    found = gradients(model, training=training)
     assert found.keys() == expected.keys()
     for key, gradient in expected.items():
         torch.testing.assert_close(found[key], gradient, rtol=1e-4, atol=1e-6)
     assert any(not torch.equal(found[key], gradient) for key, gradient in expected.items())
     split.undo()
-    for key, gradient in gradients(model).items():
+    for key, gradient in gradients(model, training=training).items():
         assert torch.equal(gradient, expected[key])
 
 
@@ -139,10 +146,16 @@ def test_what_does_not_fit_is_said(make: Callable[[], Any], plan: Plan, virtual:
         layout_of(model, plan, virtual)
 
 
-def test_what_a_block_computes_with_a_part_of_a_sum_is_refused() -> None:
-    model = Block()
-    parallelize(model, Plan(["up"], ["down"]), Slices(2))
-    with pytest.raises(ModelError, match="Block computes more after its rowwise layer"):
+@pytest.mark.parametrize(
+    ("model", "plan"),
+    [
+        (Block(), Plan(["up"], ["down"])),
+        (nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh())), Plan(["0"], ["1.0"])),
+    ],
+)
+def test_what_a_block_computes_with_a_part_of_a_sum_is_refused(model: nn.Module, plan: Plan) -> None:
+    parallelize(model, plan, Slices(2))
+    with pytest.raises(ModelError, match="computes more after its rowwise layer"):
         model(torch.ones(2, 8))
 
 
@@ -151,6 +164,17 @@ def test_heads_that_the_slices_do_not_divide() -> None:
         layout_of(model := gpt(48, 8, **LLAMA, num_kv_heads=2), plan_of(model), 4)
     with pytest.raises(ModelError, match="no plan is known for Mlp: name its modules"):
         plan_of(TableMlp(3, 2, [4]))
+
+
+def test_a_split_vocabulary_is_whole_in_evaluation() -> None:
+    torch.manual_seed(0)
+    model = MODELS["vocabulary"]().eval()
+    expected = model(ids(0))
+    parallelize(model, plan_for("vocabulary", model), Slices(4))
+    torch.testing.assert_close(model(ids(0)), expected)
+    assert isinstance(model.train()(ids(0)), SplitLogits)
+    with pytest.raises(ModelError, match="only the loss of language models can be computed"):
+        first_output(model(ids(0)))
 
 
 @pytest.mark.parametrize("virtual", [0, 3])
@@ -176,3 +200,13 @@ def test_models_of_transformers() -> None:
         ModelError, match="no plan of tensor parallelism for gpt2: its queries, keys and values"
     ):
         plan_of(huggingface("gpt2", head_dim=1))
+
+
+def test_a_pass_leaves_no_state() -> None:
+    """What training changes besides weights, no checkpoint holds."""
+    model = Own()
+    parallelize(model, replace(OWN_PLAN, sequence=["embedding"]), Slices(2))
+    before = fingerprints(model)
+    gradients(model, training=True)
+    model.zero_grad()
+    assert fingerprints(model) == before

@@ -281,6 +281,13 @@ def _check_compiling(root: Node, path: str, node: Node, problems: Problems) -> N
         problems.report(message, path, node.key_source)
 
 
+def _check_slices(root: Node, path: str, node: Node, problems: Problems) -> None:
+    compiles = find_value(root, "training.compile")
+    if compiles is not None and compiles.value is True and isinstance(node.value, int) and node.value > 1:
+        message = "cannot compile layers that are computed in slices (training.compile); keep one"
+        problems.report(message, path, node.key_source)
+
+
 def _check_interval(root: Node, path: str, node: Node, problems: Problems) -> None:
     every = find_value(root, "checkpoint.every_n_minutes")
     if every is None or every.value != "auto":
@@ -399,6 +406,8 @@ _CHECKS: tuple[tuple[str, Callable[[Node, str, Node, Problems], None]], ...] = (
     ("training.scheduler.warmup_steps", _check_warmup),
     ("training.max_grad_value", _check_clipping),
     ("training.activation_checkpointing", _check_compiling),
+    ("distributed.tensor", _check_slices),
+    ("distributed.virtual.tensor", _check_slices),
     ("checkpoint.mtbf_hours", _check_interval),
     ("evaluation.every_n_epochs", _check_cadence),
     ("evaluation.positive", _check_positive),

@@ -51,7 +51,8 @@ class VirtualConfig(Section):
 class PlanConfig(Section):
     """The layers that are computed in slices where `virtual.tensor` is more than 1, by names of modules.
 
-    Models that have a name here, and those of transformers that bring a plan, need none.
+    Models that have a name here, and those of transformers that bring a plan, need neither `colwise` nor
+    `rowwise`.
     """
 
     colwise: list[str] = bits(
@@ -59,6 +60,11 @@ class PlanConfig(Section):
     )
     rowwise: list[str] = bits(
         [], description="linear layers of whose inputs each slice has some, such as `layers.*.attention.out`"
+    )
+    vocabulary: list[str] = bits(
+        [],
+        description="output layers of whose logits each slice has those of some tokens, such as `head`; for "
+        "the loss of language models",
     )
     sequence: list[str] = bits(
         [],
@@ -112,10 +118,31 @@ class DistributedConfig(Section):
     pipeline: int = placement(
         default=1, ge=1, description="groups of processes that have the layers one after the other, in stages"
     )
+    schedule: Literal["1f1b", "gpipe", "interleaved"] = placement(
+        default="1f1b",
+        description="the order of the passes in a pipeline: 1f1b holds the activations of few microbatches, "
+        "interleaved gives each process every `pipeline`-th stage of `virtual.pipeline`, and so waits less; "
+        "gpipe makes all forward passes first",
+    )
+    pipeline_split: list[str] = bits(
+        [],
+        description="names of the blocks with which the second and later stages begin, such as `blocks.4`; "
+        "default: as many parameters in each stage as possible",
+    )
     wrap: list[str] = placement(
         [],
         description="fsdp, hsdp: names of the modules that are gathered one at a time, such as `layers.*`; "
         "default: the blocks of models that are known, else the whole module",
+    )
+    reshard_after_forward: bool = placement(
+        default=True,
+        description="fsdp, hsdp: false keeps gathered parameters from the forward to the backward pass, "
+        "which takes more memory and less communication",
+    )
+    exact: bool = bits(
+        default=True,
+        description="true: the bits do not depend on the mesh; false: sums over processes are those of the "
+        "backend, which may be faster, and a run on another mesh, or a resume there, gives other bits",
     )
     max_restarts: int = placement(
         default=3, ge=0, description="how often the processes are started again after one has died"

@@ -125,6 +125,10 @@ class TorchFramework(Framework):
         if config.training.compile:
             reason = "torch.compile may make other kernels, which add in another order, in another process"
             return Determinism("order", reason)
+        if not config.distributed.exact:
+            return Determinism(
+                "order", "distributed.exact is false: processes add up in an order of the backend's"
+            )
         if config.training.determinism == "best" and device_named(config.training.device).type == "cuda":
             reason = "on CUDA, an operation without a deterministic kernel only warns; "
             return Determinism("order", reason + "training.determinism: bitwise refuses it")

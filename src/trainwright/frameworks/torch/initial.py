@@ -89,7 +89,8 @@ class InitialWeights:
         Raises:
             ModelError: A file is damaged, or the model's rule leaves elements without a value.
         """
-        materialise(self.module, device)
+        if not self.why_whole:  # else what has no values is the model's own mistake
+            materialise(self.module, device)
         if self._rule is None:
             return
         only = None

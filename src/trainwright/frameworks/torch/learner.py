@@ -68,7 +68,7 @@ class TorchLearner(Learner):
         require_plain_numbers(inputs)
         training = inputs.config.training
         self._inputs, self._passed = inputs, passed
-        self._network = _initial_network(inputs)
+        self._network, initial = _initial_network(inputs)
         self._module = self._network.module
         if not any(parameter.requires_grad for parameter in self._module.parameters()):
             frozen = "all its parameters have requires_grad=False: there is nothing to train"
@@ -88,14 +88,15 @@ class TorchLearner(Learner):
         _refuse_single_sample(self._module, inputs)
         groups = parameter_groups(self._module, training)
         until = frozen_until(self._module, training.freeze)
-        self._strategy = _strategy_of(inputs, self._module)
+        self._strategy = _strategy_of(inputs, self._network)
         self._pipeline = self._placed_stages(inputs)
         self._strategy.place(self._module)
+        if initial is not None:
+            initial.fill(self._network.device, inputs.config.experiment.seed)
         self._strategy.prepare(self._module, optim.whole_parameters(training, self._module))
         optimizer = self._build_optimizer(training, groups)
-        average = None
-        if training.ema:
-            average = Average(self._module, training.ema, is_divided=self._strategy.is_exact)
+        ema, is_exact = training.ema, self._strategy.is_exact
+        average = Average(self._module, ema, is_divided=is_exact) if ema else None
         self.weights = "ema" if average else "trained"
         self._state = TrainingState(
             self._module,
@@ -142,12 +143,12 @@ class TorchLearner(Learner):
                 "compiled as a whole; leave it out"
             )
         module, device, call = self._module, self._network.device, self._network.call
-        stages = split(module, count)
+        stages = split(module, count, distributed.pipeline_split)
         uses = uses_of(module, stages, call, self._train.take(np.zeros(1, dtype=np.int64)))
         links = None
         if inputs.world.mesh.pipeline > 1:
             links = Links(self._strategy.process_group("pipeline"))
-        pipeline = Pipeline(module, stages, uses, links=links)
+        pipeline = Pipeline(module, stages, uses, links=links, name=distributed.schedule)
         pipeline.place(device)
         self._strategy.shared, self._strategy.copied = pipeline.shared, pipeline.copied
         return pipeline
@@ -367,29 +368,36 @@ class TorchLearner(Learner):
         )
 
 
-def _initial_network(inputs: LearnerInputs) -> Network:
-    """Return the module with its initial weights."""
+def _initial_network(inputs: LearnerInputs) -> tuple[Network, InitialWeights | None]:
+    """Return the module, and the initial weights that it gets when it is placed; None: it has them.
+
+    Several processes make it without memory where that is possible: each gets its parts alone.
+    """
     name, seed = inputs.config.model.type, inputs.config.experiment.seed
     if inputs.model is None and name not in TRANSFORMERS:
         find_model(name)  # its module may draw when it is imported, which happens once in a process
     seed_global_random(seed)
     seed_all(stream_seed(seed, INIT))
     if inputs.model is not None:
-        return Network(inputs)
-    initial = InitialWeights.of(name, inputs.model_params, inputs.info)
+        return Network(inputs), None
+    is_alone = inputs.world.size == 1
+    initial = InitialWeights.of(name, inputs.model_params, inputs.info, divided=not is_alone)
+    if not is_alone and not initial.why_whole:
+        return Network(inputs, initial.module, is_placed=False), initial
     initial.fill(device_of(inputs.config.training.device), seed)
-    return Network(inputs, initial.module)
+    return Network(inputs, initial.module), None
 
 
-def _strategy_of(inputs: LearnerInputs, module: torch.nn.Module) -> Strategy:
+def _strategy_of(inputs: LearnerInputs, network: Network) -> Strategy:
     """Return how the run is spread over its processes; a collective call."""
-    distributed = inputs.config.distributed
-    if not isinstance(inputs.world, ProcessGroup):
-        return Strategy(inputs.world, distributed=distributed)
+    world, distributed = inputs.world, inputs.config.distributed
+    if not isinstance(world, ProcessGroup):
+        return Strategy(world, distributed=distributed, device=network.device)
     named: type[Strategy] = adapter("strategy", distributed.strategy)
-    strategy = named.chosen(module, inputs.world, distributed.virtual.sizes)
-    everyone = strategy.divides_state or inputs.world.mesh.size > inputs.world.mesh.data
-    return strategy(inputs.world, inputs.world.savers(everyone=everyone), distributed)
+    strategy = named.chosen(network.module, world, distributed.virtual.sizes)
+    everyone = strategy.divides_state or world.mesh.size > world.mesh.data
+    saving = world.savers(everyone=everyone)
+    return strategy(world, saving, distributed=distributed, device=network.device)
 
 
 def _say_unused(module: torch.nn.Module, name: str) -> None:

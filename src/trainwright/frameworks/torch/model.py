@@ -46,7 +46,6 @@ class _TorchModel(Model):
         self._network = network
         self._module = network.module
         self._state = state
-        self._parameters = sum(one.numel() for one in network.module.parameters())
 
     @property
     def input_names(self) -> Sequence[str]:
@@ -66,7 +65,7 @@ class _TorchModel(Model):
     @property
     def parameter_count(self) -> int:
         """The number of elements of the module's parameters."""
-        return self._parameters
+        return sum(one.numel() for one in self._module.parameters())
 
     def export(self, path: Path, form: str) -> None:
         """Write the weights as a safetensors file, rounded to bf16 by the second format, or a folder."""
@@ -97,11 +96,14 @@ class LiveModel(_TorchModel):
     ) -> None:
         super().__init__(network, state)
         self._pipeline = pipeline
-        if pipeline is not None:
-            self._parameters = pipeline.parameter_count
         self._strategy = strategy or Strategy()
         self._source_of = source_of
         self._generators = generators(network.device)
+
+    @property
+    def parameter_count(self) -> int:
+        """The number of elements of the parameters of all stages."""
+        return super().parameter_count if self._pipeline is None else self._pipeline.parameter_count
 
     def predict(self, split: Split) -> Iterator[Predictions]:
         """Yield the outputs for all rows of a split; see `evaluate`."""
@@ -128,7 +130,7 @@ class LiveModel(_TorchModel):
         losses = self._network.custom_losses.held()
         module.eval()
         try:
-            with self._state.evaluated():
+            with self._state.evaluated(), strategy.evaluating():
                 for start in range(0, len(own), _PARTS):
                     some = own[start : start + _PARTS]
                     passes = (self._part(source, ids, accumulators) for ids in some)

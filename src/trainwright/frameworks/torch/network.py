@@ -40,16 +40,24 @@ log = logging.getLogger("trainwright")
 class Network:
     """The module of a run on its device, with its initial weights; or one that is about to be restored."""
 
-    def __init__(self, inputs: ModelInputs, module: torch.nn.Module | None = None) -> None:
-        """Take a module; by default the one that was passed, else one that draws from torch's generators."""
+    def __init__(
+        self, inputs: ModelInputs, module: torch.nn.Module | None = None, *, is_placed: bool = True
+    ) -> None:
+        """Take a module; by default the one that was passed, else one that draws from torch's generators.
+
+        Args:
+            inputs: The config and the data.
+            module: The module.
+            is_placed: Whether it is made whole; else it is on the device meta, and is placed later.
+        """
         training = inputs.config.training
         self.inputs = inputs
         self.device = device_of(training.device)
         module = inputs.model if module is None else module
         if module is None:
             module = build_model(inputs.config.model.type, inputs.model_params, inputs.info)
-        _check_tensors(module)
-        self.module = _moved(module, self.device)
+        _check_tensors(module, may_be_meta=not is_placed)
+        self.module = module.to(self.device) if is_placed else module
         self.built = Structure.of(self.module.train())
         # The whole configuration of a Hugging Face model is saved, so that the model can be loaded without
         # the files that it was made from.
@@ -156,12 +164,14 @@ class Network:
         """Call the module with one sample, so that a wrong shape is an error here, not a traceback of step 1.
 
         Args:
-            sample: Tensors (1, ...).
+            sample: Tensors (1, ...); those of a module on the device meta are put there.
 
         Raises:
             ModelError: The module or the loss fails on it, or the outputs have another shape than the task's.
         """
         name = self.inputs.config.model.type
+        if next(self.module.parameters()).is_meta:
+            sample = {key: one.to("meta") for key, one in sample.items()}
         shapes = ", ".join(f"{input_} {tuple(sample[input_].shape)}" for input_ in self.names)
         try:
             with torch.no_grad():  # not inference_mode: training may use what the model caches here
@@ -198,7 +208,12 @@ class Network:
                 f"model {name}: for one sample it gives {shape}, but the data has {info.outputs} "
                 f"{self.task.noun}: a tensor of shape {expected} is expected"
             )
-        if self.task.losses[0] == "cross_entropy" and first.min() >= 0 and abs(float(first.sum()) - 1) < 1e-6:
+        if (
+            self.task.losses[0] == "cross_entropy"
+            and not first.is_meta
+            and first.min() >= 0
+            and abs(float(first.sum()) - 1) < 1e-6
+        ):
             log.warning(
                 "model %s gives probabilities: the loss applies the softmax itself, so leave it out of the "
                 "model, or it learns slowly",
@@ -250,13 +265,7 @@ def translated(error: Exception, where: str) -> TrainingError:
     return TrainingError(f"{where} failed: {type(error).__name__}: {error}; {hint}")
 
 
-def _moved(module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
-    """Return the module on a device; one that is there is left alone, since it may have no memory to move."""
-    tensors = (*module.parameters(), *module.buffers())
-    return module if all(one.device == device for one in tensors) else module.to(device)
-
-
-def _check_tensors(module: torch.nn.Module) -> None:
+def _check_tensors(module: torch.nn.Module, *, may_be_meta: bool = False) -> None:
     """Refuse a module with tensors that cannot be trained or saved.
 
     Raises:
@@ -265,7 +274,7 @@ def _check_tensors(module: torch.nn.Module) -> None:
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(tensor):
             continue
-        if tensor.is_meta:
+        if tensor.is_meta and not may_be_meta:
             raise ModelError(f"tensor {name!r} of the model is on the device meta, so it has no values")
         if tensor.layout != torch.strided:
             raise ModelError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.huggingface.module import base_of
+from trainwright.frameworks.torch.parallel.tensor.cross_entropy import SplitLogits
 from trainwright.types import FEATURES, DataInfo
 
 # What a model returns: a tensor, or several in a tuple or mapping, of which the first is the task's output.
@@ -27,9 +28,13 @@ def first_output(outputs: Outputs) -> Tensor:
     """
     first: Any = outputs
     if isinstance(outputs, Mapping | tuple | list):
-        values = outputs.values() if isinstance(outputs, Mapping) else outputs
         # Models of transformers give a loss first, or None in its place.
-        first = next((one for one in values if one is not None and np.ndim(one)), None)
+        first = next((one for one in _values(outputs) if one is not None and np.ndim(one)), None)
+    if any(isinstance(one, SplitLogits) for one in _values(outputs)):
+        raise ModelError(
+            "distributed.plan.vocabulary: only the loss of language models can be computed from slices of "
+            "logits; leave it out, or training.loss"
+        )
     if not isinstance(first, Tensor):
         raise ModelError(
             f"the model returned {type(outputs).__name__}; it must return a tensor, or a tuple or mapping "
@@ -38,10 +43,25 @@ def first_output(outputs: Outputs) -> Tensor:
     return first
 
 
+def token_logits(outputs: Outputs) -> Tensor | SplitLogits:
+    """Return the logits of tokens, (rows, length, tokens), or the slices of a split vocabulary."""
+    split = next((one for one in _values(outputs) if isinstance(one, SplitLogits)), None)
+    return first_output(outputs) if split is None else split
+
+
+def _values(outputs: Outputs) -> Iterable[Any]:
+    """Return the outputs one by one."""
+    if isinstance(outputs, Mapping):
+        return outputs.values()
+    return outputs if isinstance(outputs, tuple | list) else (outputs,)
+
+
 def as_float(outputs: Outputs) -> Outputs:
     """Convert floating-point outputs to float32: autocast may have lowered their precision."""
     if isinstance(outputs, Tensor):
         return outputs.float() if outputs.is_floating_point() else outputs
+    if isinstance(outputs, SplitLogits):
+        return outputs.float()
     if isinstance(outputs, Mapping):
         return {name: as_float(value) for name, value in outputs.items()}
     return tuple(map(as_float, outputs)) if isinstance(outputs, tuple | list) else outputs

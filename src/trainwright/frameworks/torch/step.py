@@ -321,7 +321,7 @@ class TorchStep:
 
 
 class _OfStages(Computation):
-    """What a step does for a microbatch in a pipeline.
+    """The work of a step for the microbatches of a pipeline.
 
     Args:
         step: The step.
@@ -342,6 +342,9 @@ class _OfStages(Computation):
 
     def backward(self, output: Tensor, gradient: Tensor | None, microbatch: Microbatch) -> None:
         self._step._strategy.backward(output, gradient, ends_part=microbatch.ends_rank)
+
+    def end_stage(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._step._strategy.collect(parameters)
 
     def end_rank(self, rank: int) -> None:
         self._step._strategy.end_part(is_last=rank == self._step._mine[-1])

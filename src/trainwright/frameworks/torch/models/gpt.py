@@ -104,8 +104,10 @@ class Gpt(Drawn):
         hidden = self.dropout(hidden)
         for block in self.blocks:
             hidden = block(hidden, rotation)
-        output = self.token_embedding if self.head is None else self.head
-        logits: Tensor = functional.linear(self.norm(hidden), output.weight)
+        hidden = self.norm(hidden)
+        if self.head is None:
+            return functional.linear(hidden, self.token_embedding.weight)
+        logits: Tensor = self.head(hidden)
         return logits
 
 

@@ -120,6 +120,7 @@ class GradientAllReduce:
         world: The processes; their number is a power of two.
         blocks: What this process holds of the parameters; default: all.
         group: The process group that sums; default: all processes.
+        is_exact: Whether the sum is that of the tree; else it is the backend's.
     """
 
     def __init__(
@@ -130,11 +131,12 @@ class GradientAllReduce:
         *,
         blocks: Sequence[Tensor] | None = None,
         group: Any = None,
+        is_exact: bool = True,
     ) -> None:
         self._parameters = parameters
         self._tree = tree
         self._world = world
-        self._group = group
+        self._group, self._is_exact = group, is_exact
         self._rank: int = world.rank if group is None else group.rank()
         self._size: int = world.size if group is None else group.size()
         self._buckets = _buckets(parameters if blocks is None else blocks, self._size)
@@ -246,6 +248,9 @@ class GradientAllReduce:
             if event is not None:
                 self._stream.wait_event(event)
             sent = _sendable(flat)
+            if not self._is_exact:
+                dist.all_reduce(sent, group=self._group)
+                return flat if sent is flat else flat.copy_(sent)
             shares = list(sent.view(self._size, -1))  # each (elements / size,)
             mine = shares[self._rank]
             theirs = list(self._received_shares(sent).view(self._size, -1))

@@ -6,6 +6,7 @@ import logging
 import os
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from trainwright.frameworks.torch.parallel.fsdp import FullySharded, replicated
@@ -24,7 +25,7 @@ class Automatic(Strategy):
     @classmethod
     def chosen(cls, module: nn.Module, world: World, virtual: Mesh) -> type[Strategy]:
         """Choose from the size of the state, and from the memory that every process has."""
-        mesh, device = world.mesh, next(module.parameters()).device
+        mesh, device = world.mesh, torch.device("cuda" if dist.get_backend() != "gloo" else "cpu")
         samples = mesh.data * mesh.shard  # groups of processes
         count = sum(one.nbytes for one in module.parameters()) / (mesh.tensor * mesh.pipeline)
         state = _COPIES * count

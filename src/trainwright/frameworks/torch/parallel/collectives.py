@@ -31,10 +31,11 @@ def gather(value: Tensor, group: Any) -> list[Tensor]:
     return rows
 
 
-def tree_all_reduce(values: Sequence[Tensor], group: Any) -> None:
+def tree_all_reduce(values: Sequence[Tensor], group: Any, *, is_exact: bool = True) -> None:
     """Set tensors, which all processes of a group have, to their sums by the binary tree.
 
-    They travel in buckets: a reduce-scatter (an all-to-all, then the tree), and an all-gather.
+    They travel in buckets: a reduce-scatter (an all-to-all, then the tree), and an all-gather. Where it need
+    not be exact, the sums are those of the backend.
 
     Raises:
         WorldError: Another process is gone.
@@ -52,11 +53,13 @@ def tree_all_reduce(values: Sequence[Tensor], group: Any) -> None:
         numels = [one.numel() for one in bucket]
         flat = bucket[0].new_zeros(-(-sum(numels) // size) * size)
         torch.cat([one.reshape(-1) for one in bucket], out=flat[: sum(numels)])
-        received = torch.empty_like(flat)
         try:
-            dist.all_to_all_single(received, flat, group=group)
-            total = tree_sum(list(received.view(size, -1)))
-            all_gather(flat, total, group=group)
+            if is_exact:
+                received = torch.empty_like(flat)
+                dist.all_to_all_single(received, flat, group=group)
+                all_gather(flat, tree_sum(list(received.view(size, -1))), group=group)
+            else:
+                dist.all_reduce(flat, group=group)
         except RuntimeError as error:
             raise WorldError(f"another process is gone ({error})") from error
         for one, part in zip(bucket, torch.split(flat[: sum(numels)], numels), strict=True):

@@ -6,24 +6,14 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from trainwright.config.distributed import DistributedConfig
 from trainwright.frameworks.torch.parallel.all_reduce import GradientAllReduce
-from trainwright.frameworks.torch.parallel.saving import SaveGroup
 from trainwright.frameworks.torch.parallel.strategy import Strategy
-from trainwright.world import World
 
 
 class DataParallel(Strategy):
     """All processes hold the same state, and send each other the gradients while a backward pass goes on."""
 
-    def __init__(
-        self,
-        world: World,
-        saving: SaveGroup | None = None,
-        distributed: DistributedConfig | None = None,
-    ) -> None:
-        super().__init__(world, saving, distributed)
-        self._all_reduce: GradientAllReduce | None = None
+    _all_reduce: GradientAllReduce | None = None
 
     def train(self, parameters: Sequence[nn.Parameter]) -> None:
         """Prepare the all-reduce of these gradients."""
@@ -33,7 +23,9 @@ class DataParallel(Strategy):
             return
         group = None if copies == self.world.size else self.process_group("data")
         blocks = [self.blocks.held(one) for one in parameters]
-        self._all_reduce = GradientAllReduce(parameters, self._tree, self.world, blocks=blocks, group=group)
+        self._all_reduce = GradientAllReduce(
+            parameters, self._tree, self.world, blocks=blocks, group=group, is_exact=self.distributed.exact
+        )
 
     def close(self) -> None:
         """Remove the hooks of the parameters, too."""

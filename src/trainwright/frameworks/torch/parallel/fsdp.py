@@ -9,13 +9,14 @@ time, and their sums, the lowest levels of the tree, are scattered after each of
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from trainwright.frameworks.torch.parallel import collectives
 from trainwright.frameworks.torch.parallel.batch_norm import has_batch_norms
@@ -23,7 +24,7 @@ from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.frameworks.torch.parallel.wrapping import modules_to_wrap
-from trainwright.frameworks.torch.state.layout import is_dense, is_divided
+from trainwright.frameworks.torch.state.layout import is_dense, local, splits_of, with_block
 from trainwright.world import Mesh, World
 
 log = logging.getLogger("trainwright")
@@ -58,12 +59,29 @@ class FullySharded(Strategy):
         }
         mesh = self.device_mesh["shard"]
         for part in [*modules_to_wrap(module, self.distributed.wrap), module]:
-            divided = fully_shard(part, mesh=mesh, reshard_after_forward=True, ignored_params=whole)
-            divided.set_custom_reduce_scatter(_TreeReduceScatter())  # type: ignore[arg-type] # a protocol
+            divided = fully_shard(
+                part,
+                mesh=mesh,
+                reshard_after_forward=self.distributed.reshard_after_forward,
+                ignored_params=whole,
+            )
+            if self.distributed.exact:
+                divided.set_custom_reduce_scatter(_TreeReduceScatter())  # type: ignore[arg-type] # a protocol
             divided.set_gradient_divide_factor(1.0)
             divided.set_force_sum_reduction_for_comms(enable=True)
-        self._module = divided
+        self._module, self._root = divided, module
+        self._has_stages = self.distributed.virtual.sizes.pipeline > 1
         self._group = mesh.get_group()
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Let go of gathered parameters afterwards, which no backward pass does."""
+        try:
+            yield
+        finally:
+            for part in self._root.modules():
+                if isinstance(part, FSDPModule):
+                    part.reshard()
 
     def ranks(self, process: int, virtual: int) -> Sequence[int]:
         """Return the ranks of a process: those that it computes at the same time as its neighbours."""
@@ -80,12 +98,45 @@ class FullySharded(Strategy):
         is_last: bool = False,  # noqa: ARG002
     ) -> None:
         """Add the gradients; at the end of a virtual rank, add up and scatter them."""
-        self._module.set_requires_gradient_sync(ends_part)
+        # The stages of a pipeline end a virtual rank one after the other, which FSDP2 does not know.
+        self._module.set_requires_gradient_sync(ends_part and not self._has_stages)
         loss.backward(gradient)
+
+    def collect(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Add up and scatter the gradients of a virtual rank that FSDP2 has kept for a stage."""
+        kept = {id(one.sharded_param): one for one in self._fsdp_parameters()}
+        divided = [(one, kept[id(one)]) for one in parameters if id(one) in kept]
+        whole = [(one, part) for one, part in divided if part._unsharded_param.grad is not None]
+        if not whole:
+            return
+        size = self._group.size()
+        rows = [-(-local(part._unsharded_param.grad).shape[0] // size) for _, part in whole]
+        sent = []
+        for count, (_, part) in zip(rows, whole, strict=True):
+            gradient = local(part._unsharded_param.grad)  # (rows, ...)
+            padded = gradient.new_zeros(size * count, *gradient.shape[1:])
+            padded[: len(gradient)] = gradient
+            sent.append(padded.view(size, -1))
+            part._unsharded_param.grad = None
+        flat = torch.cat(sent, dim=1)  # (processes, elements)
+        total = flat.new_empty(flat.shape[1])
+        _TreeReduceScatter()(total, flat.view(-1), self._group)
+        for (parameter, _), mine in zip(
+            whole, torch.split(total, [one.shape[1] for one in sent]), strict=True
+        ):
+            block = self.blocks.held(parameter)
+            gradient = mine[: block.numel()].view(block.shape).clone()
+            parameter.grad = with_block(gradient, parameter)
+
+    def _fsdp_parameters(self) -> list[Any]:
+        """Return what FSDP2 knows of each parameter that it divides."""
+        modules = [one for one in self._root.modules() if isinstance(one, FSDPModule)]
+        groups = [group for one in modules for group in _groups_of(one)]
+        return [one for group in groups for one in group.fsdp_params]
 
     def end_part(self, *, is_last: bool) -> None:  # noqa: ARG002 - the same for all
         """Take the gradients of the virtual ranks that were computed at the same time."""
-        whole = [one for one in self._trained if not is_divided(one) and one.grad is not None]
+        whole = [one for one in self._trained if one.grad is not None and "shard" not in splits_of(one)]
         for one, total in zip(whole, self._sums([one.grad for one in whole]), strict=True):  # type: ignore[misc]
             one.grad = total
         self._tree.take()
@@ -112,13 +163,22 @@ class FullySharded(Strategy):
             held = map(self.blocks.held, self._trained)
             gradients = [one.grad for one in held if one.grad is not None]
             group = self.process_group("data")
-            collectives.tree_all_reduce(gradients, group)
+            collectives.tree_all_reduce(gradients, group, is_exact=self.distributed.exact)
 
 
 def replicated(world: World) -> type[Strategy]:
     """Return the strategy in which each process holds all parameters, and give it the processes."""
     world.mesh = world.mesh._replace(data=world.mesh.data * world.mesh.shard, shard=1)
     return DataParallel
+
+
+def _groups_of(module: FSDPModule) -> list[Any]:
+    """Return the groups of parameters that a module gathers; before torch 2.13 it has one."""
+    state = module._get_fsdp_state()
+    several: list[Any] | None = getattr(state, "_fsdp_param_groups", None)
+    if several is not None:
+        return several
+    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
 
 
 class _TreeReduceScatter:

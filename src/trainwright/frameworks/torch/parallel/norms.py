@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,33 +17,60 @@ class Norms:
     """The norms of gradients that several processes have together.
 
     The squares are added up along each row, in as many pieces as the virtual mesh has slices where columns
-    are split; these sums are gathered, and added up in float64 for each parameter, then over all.
+    are split; these sums are gathered, and added up in float64 for each parameter, then over all, in the
+    order of their names.
 
     Args:
         mesh: The sizes of the axes of the processes.
         group: Returns the process group of an axis.
         pieces: Returns the number of pieces of the rows of a parameter that this process has.
+        names: The names of the parameters that this process counts, by their ids.
+        stages: The names of those that each stage of the pipeline counts.
     """
 
     def __init__(
-        self, mesh: Mesh, group: Callable[[str], Any], pieces: Callable[[nn.Parameter], int]
+        self,
+        mesh: Mesh,
+        group: Callable[[str], Any],
+        pieces: Callable[[nn.Parameter], int],
+        names: Mapping[int, str],
+        stages: Sequence[Collection[str]],
     ) -> None:
         self._mesh, self._group, self._pieces = mesh, group, pieces
+        self._names = names
+        self._places = {name: place for place, name in enumerate(sorted(set().union(*stages)))}
+        self._stages = [[self._places[name] for name in sorted(stage)] for stage in stages]
 
     def total(self, gradients: Sequence[tuple[nn.Parameter, Tensor]]) -> Tensor:
         """Return the norm of all gradients together, (), float32.
 
         Args:
-            gradients: The parameters, in the order of the model, and the gradient of the block that this
-                process has of each; the same parameters in all processes.
+            gradients: The parameters that have one, and the gradient of the block that this process has; the
+                same parameters in all processes of a stage.
         """
-        if not gradients:
-            return torch.zeros(())
+        values = dict.fromkeys(sorted(self._names.values()), torch.zeros((), dtype=torch.float64))
+        counted = [(one, gradient) for one, gradient in gradients if id(one) in self._names]
+        for parameter, total in zip((one for one, _ in counted), self._totals(counted), strict=True):
+            values[self._names[id(parameter)]] = total
+        device = gradients[0][1].device if gradients else torch.device("cpu")
+        mine = torch.stack([one.to(device) for one in values.values()])  # (own parameters,)
+        if self._mesh.pipeline > 1:
+            most = max(map(len, self._stages))
+            parts = collectives.gather(
+                nn.functional.pad(mine, (0, most - len(mine))), self._group("pipeline")
+            )
+            mine = mine.new_zeros(len(self._places))  # (parameters,)
+            for places, part in zip(self._stages, parts, strict=True):
+                mine[places] = part[: len(places)]
+        return mine.sum().sqrt().float()
+
+    def _totals(self, gradients: Sequence[tuple[nn.Parameter, Tensor]]) -> list[Tensor]:
+        """Return the sum of the squares of each gradient, () float64."""
         parameters = [one for one, _ in gradients]
         sums: Sequence[Tensor] = [row_squares(gradient, self._pieces(one)) for one, gradient in gradients]
         for axis in ("shard", "tensor"):
             sums = self._gathered(sums, parameters, axis)
-        return torch.stack([one.double().sum() for one in sums]).sum().sqrt().float()
+        return [one.double().sum() for one in sums]
 
     def _gathered(
         self, sums: Sequence[Tensor], parameters: Sequence[nn.Parameter], axis: str

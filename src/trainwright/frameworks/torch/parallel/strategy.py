@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from trainwright.frameworks.torch.state.snapshot import OPTIMIZER_FILE, Files, O
 from trainwright.types import Block
 from trainwright.world import ALONE, Mesh, World
 
+_CPU = torch.device("cpu")
 _ALONE = DistributedConfig(virtual=VirtualConfig(data=1, tensor=1, pipeline=1))
 
 
@@ -44,6 +46,7 @@ class Strategy:
         world: The processes of the attempt.
         saving: Those that write checkpoints; None: a single one.
         distributed: The section `distributed` of the config.
+        device: Where the model computes.
     """
 
     divides_state: ClassVar[bool] = False  # whether all processes must save, since none holds everything
@@ -55,7 +58,9 @@ class Strategy:
         self,
         world: World = ALONE,
         saving: SaveGroup | None = None,
+        *,
         distributed: DistributedConfig | None = None,
+        device: torch.device = _CPU,
     ) -> None:
         self.world = world
         self.shared: frozenset[str] = frozenset()  # parameters whose gradients several stages add up
@@ -63,14 +68,14 @@ class Strategy:
         self.saving = saving
         self.distributed = distributed or _ALONE
         # Whether the bits must be those of a mesh that divides parameters otherwise.
-        self.is_exact = self.distributed.virtual.sizes.size > 1
+        self.is_exact = self.distributed.exact and self.distributed.virtual.sizes.size > 1
         self.blocks = Blocks([])
         self.column_split: set[int] = set()  # ids of parameters whose columns the virtual mesh splits
         self._tree = GradientTree([])
+        self._norms: Norms | None = None
         self._split = Parallelized(frozenset(), lambda: None)
-        self._norms = Norms(world.mesh, self.process_group, self._pieces)
         self._device_mesh: DeviceMesh | None = None
-        self._device = torch.device("cpu")
+        self._device = device
 
     @classmethod
     def chosen(cls, module: nn.Module, world: World, virtual: Mesh) -> type[Strategy]:  # noqa: ARG003 - for others
@@ -88,13 +93,15 @@ class Strategy:
     # --- the work of a step
 
     def place(self, module: nn.Module) -> None:
-        """Place the parameters of a module, in place, where this process computes with them."""
-        self._device = next(module.parameters()).device
+        """Place the parameters of a module, in place, where this process computes with them.
+
+        The module may be on the device meta: it gets its weights afterwards.
+        """
         several = self.world.mesh.tensor > 1
         self._split = split(module, self.distributed, self.device_mesh["tensor"] if several else None)
 
     def prepare(self, module: nn.Module, whole: Collection[int] = ()) -> None:
-        """Prepare the update of the parameters, which are placed.
+        """Prepare the update of the parameters, which are placed; a collective call.
 
         Args:
             module: The module.
@@ -103,6 +110,13 @@ class Strategy:
         split = self._split.columns
         self.column_split = {id(one) for name, one in module.named_parameters() if name in split}
         self.blocks = Blocks(list(module.parameters()), fills=self.is_exact, whole=whole)
+        own = {id(one): name for name, one in module.named_parameters() if name not in self.copied}
+        mesh, stages = self.world.mesh, {0: list(own.values())}
+        for process, names in enumerate(self.world.gather(stages[0]) if mesh.pipeline > 1 else ()):
+            stages[mesh.coordinates(process).pipeline] = names
+        self._norms = Norms(
+            mesh, self.process_group, self._pieces, own, [stages[stage] for stage in range(mesh.pipeline)]
+        )
 
     @property
     def groups(self) -> int:
@@ -118,6 +132,10 @@ class Strategy:
         """Return which of the `virtual` ranks of a batch a process computes, in this order."""
         count, group = virtual // self.groups, self.group(process)
         return range(group * count, (group + 1) * count)
+
+    def evaluating(self) -> AbstractContextManager[None]:
+        """Return a context for forward passes that no backward pass follows."""
+        return nullcontext()
 
     def train(self, parameters: Sequence[nn.Parameter]) -> None:
         """Prepare to sum the gradients of these parameters; the others are frozen until the next call."""
@@ -141,6 +159,9 @@ class Strategy:
         """
         loss.backward(gradient)
 
+    def collect(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Put the gradients of a virtual rank into parameters, where a stage of a pipeline has ended it."""
+
     def end_part(self, *, is_last: bool) -> None:  # noqa: ARG002 - for others
         """Take the gradients of a virtual rank out of the parameters; of the last one, this may be later."""
         self._tree.take()
@@ -158,8 +179,9 @@ class Strategy:
     def norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
         """Return the norm of the gradients of all parameters together, ()."""
         live = [(one, held.grad) for one in parameters if (held := self.blocks.held(one)).grad is not None]
-        if not self.is_exact:
+        if not self.is_exact and self.world.mesh.data == self.world.size:
             return nn.utils.get_total_norm([gradient for _, gradient in live])
+        assert self._norms is not None, "`prepare` comes first"
         return self._norms.total(live)
 
     def clip(self, parameters: Sequence[nn.Parameter], most: float) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,8 @@ from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.outputs import Outputs
 from trainwright.frameworks.torch.parallel.pipeline.schedule import Action
 from trainwright.frameworks.torch.parallel.pipeline.shared import Exchange, SharedGradients
+from trainwright.frameworks.torch.parallel.pipeline.split import Stages
 from trainwright.frameworks.torch.parallel.pipeline.transfers import Transfers
-
-if TYPE_CHECKING:
-    from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
 
 _AHEAD = 3  # passes for which tensors are received, with the one that is made now
 
@@ -61,8 +59,28 @@ class Computation(Protocol):
         """Add the gradients of a stage's output, or of the loss, to those of the parameters."""
         ...
 
+    def end_stage(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Put the gradients that a stage has of a virtual rank into its parameters."""
+        ...
+
     def end_rank(self, rank: int) -> None:
         """Take the gradients of a virtual rank out of the parameters."""
+        ...
+
+
+class OwnStages(Protocol):
+    """The stages of this process."""
+
+    stages: Stages
+    owned: list[int]
+    parameters: list[nn.Parameter]
+
+    def compute(self, stage: int, hidden: Tensor | None, seed: int, call: Callable[[], Outputs]) -> Outputs:
+        """Make the forward pass of a stage."""
+        ...
+
+    def own_parameters(self, stage: int) -> Sequence[nn.Parameter]:
+        """Return the parameters that a stage uses alone."""
         ...
 
 
@@ -75,7 +93,7 @@ class Passes:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: OwnStages,
         transfers: Transfers,
         shared: SharedGradients,
         microbatches: Sequence[Microbatch],
@@ -166,6 +184,7 @@ class Passes:
     def _end_stage(self, stage: int, rank: int) -> None:
         """Put aside the gradients of a virtual rank in one stage."""
         gradients = self._gradients.setdefault(rank, [])
+        self._computation.end_stage(self._pipeline.own_parameters(stage))
         for parameter in self._pipeline.own_parameters(stage):
             gradients.append((parameter, parameter.grad))
             parameter.grad = None

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from trainwright.errors import InputError
+from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.generators import generators, seed_generators
 from trainwright.frameworks.torch.outputs import Outputs
@@ -27,6 +27,7 @@ from trainwright.frameworks.torch.parallel.pipeline.shared import SharedGradient
 from trainwright.frameworks.torch.parallel.pipeline.split import KEY, Stages
 from trainwright.frameworks.torch.parallel.pipeline.transfers import Transfers
 from trainwright.frameworks.torch.parallel.pipeline.uses import Uses
+from trainwright.frameworks.torch.state.layout import unusual_strides
 from trainwright.order import stream_seed
 
 
@@ -77,7 +78,7 @@ class Pipeline:
 
     @property
     def is_last(self) -> bool:
-        """Whether this process has the last stage, which gives the outputs and the loss."""
+        """True if this process has the last stage, which gives the outputs and the loss."""
         return self.owners[-1] == self.index
 
     def place(self, device: torch.device) -> None:
@@ -85,7 +86,15 @@ class Pipeline:
 
         Args:
             device: Where the model computes.
+
+        Raises:
+            ModelError: A parameter has strides that each process would save for its own stages alone.
         """
+        if self.size > 1 and (odd := unusual_strides(dict(self._module.named_parameters()))):
+            raise ModelError(
+                f"distributed.pipeline: {next(iter(odd))} is not in row-major order, as a parameter of a "
+                "pipeline must be: make it of a tensor's contiguous()"
+            )
         names = _names(self._module)
         self.parameter_count = sum(one.numel() for one in self._module.parameters())  # of the whole model
         by_id = {id(one): self._uses.stages[name] for name, one in self._module.named_parameters()}
@@ -141,10 +150,17 @@ class Pipeline:
     def _take_away(self, by_id: dict[int, tuple[int, ...]], device: torch.device) -> None:
         """Put zeros that take no memory in the place of what other processes have."""
         owned = set(self.owned)
-        absent = [i for i in range(len(self._places)) if self.stages.stage_of(i) not in owned]
+        held = {key for key, used in by_id.items() if owned & {*used}}
+        # A block that shares parameters with one of this process stays, and keeps the names of these alike.
+        absent = [
+            index
+            for index in range(len(self._places))
+            if self.stages.stage_of(index) not in owned
+            and held.isdisjoint(map(id, self._places[index].parameters()))
+        ]
         for module in self._module.modules():
             for key, parameter in list(module._parameters.items()):
-                if parameter is not None and not owned & {*by_id[id(parameter)]}:
+                if parameter is not None and id(parameter) not in held:
                     del module._parameters[key]
                     module.__dict__[key] = _zeros(parameter, device)
         blocks = [self._places[index] for index in absent]

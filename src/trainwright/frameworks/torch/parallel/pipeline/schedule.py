@@ -51,12 +51,12 @@ def schedule(name: str, stages: int, processes: int, microbatches: int) -> Sched
         microbatches: How many pass through the stages.
     """
     group = processes if name == INTERLEAVED else 1
-    whole = -(-microbatches // group) * group  # the order is made for groups of the same size
     actions = []
     for process in range(processes):
         owned = [stage for stage in range(stages) if process_of(stage, stages, processes, name) == process]
         ahead = _passes_ahead(process, len(owned), processes, name)
-        passes = _passes(owned, ahead, whole, group)
+        passes = _passes(owned, ahead, microbatches, group)
+        # The order is made for groups of the same size.
         actions.append(tuple(one for one in passes if one.microbatch < microbatches))
     return Schedule(tuple(actions), _length(actions, stages))
 
@@ -76,7 +76,7 @@ def _passes(owned: Sequence[int], ahead: int | None, microbatches: int, group: i
     Args:
         owned: Its stages.
         ahead: The number of forward passes before the first pair; None: all.
-        microbatches: The number of microbatches, a multiple of `group`.
+        microbatches: The number of microbatches; the last group is filled up.
         group: How many microbatches pass through one of the stages before its next one has its turn. With
             1, the neighbouring stages of a process are one to the schedule.
     """

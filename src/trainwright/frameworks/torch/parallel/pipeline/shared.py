@@ -143,7 +143,7 @@ class Exchange:
 
     @property
     def is_remote(self) -> bool:
-        """Whether other processes take part."""
+        """True if other processes take part."""
         return bool(self._arrivals)
 
     def finish(self) -> list[tuple[nn.Parameter, Tensor | None]]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from trainwright.config.distributed import DistributedConfig
-from trainwright.frameworks.torch.parallel.tensor.plan import Plan, Region, layout_of, split_dims
+from trainwright.frameworks.torch.parallel.tensor.plan import COLWISE, Plan, layout_of, split_dims
 from trainwright.frameworks.torch.parallel.tensor.plans import plan_of
-from trainwright.frameworks.torch.parallel.tensor.region import RegionForward, SequenceForward
+from trainwright.frameworks.torch.parallel.tensor.region import (
+    RegionForward,
+    SequenceForward,
+    VocabularyForward,
+)
 from trainwright.frameworks.torch.parallel.tensor.slices import Slices
 
 if TYPE_CHECKING:  # its module takes a second to import
@@ -43,11 +47,16 @@ def split(module: nn.Module, distributed: DistributedConfig, mesh: DeviceMesh | 
     Raises:
         ModelError: The plan does not fit the model, or none is known.
     """
-    slices = Slices(distributed.virtual.sizes.tensor, mesh)
+    slices = Slices(distributed.virtual.sizes.tensor, mesh, is_exact=distributed.exact)
     if slices.virtual == 1:
         return Parallelized(frozenset(), lambda: None)
     asked = distributed.plan
-    plan = plan_of(module) if asked is None else Plan(**asked.model_dump())
+    if asked is None or not (asked.colwise or asked.rowwise):
+        plan = plan_of(module)
+        if asked is not None:
+            plan = replace(plan, vocabulary=asked.vocabulary, sequence=asked.sequence)
+    else:
+        plan = Plan(**asked.model_dump())
     return parallelize(module, plan, slices)
 
 
@@ -70,9 +79,14 @@ def parallelize(module: nn.Module, plan: Plan, slices: Slices) -> Parallelized:
     columns: set[str] = set()
     for region in layout.regions:
         part = module.get_submodule(region.name)
-        columns |= _distribute(module, region, slices)
+        columns |= _distribute(module, region.styles, slices)
         changed.append((part, vars(part).get("forward")))
         part.forward = RegionForward(part, region, slices)
+    for name in layout.vocabulary:
+        part = module.get_submodule(name)
+        columns |= _distribute(module, {name: COLWISE}, slices)
+        changed.append((part, vars(part).get("forward")))
+        part.forward = VocabularyForward(part, name, slices)
     for name in layout.sequence:
         part = module.get_submodule(name)
         changed.append((part, vars(part).get("forward")))
@@ -89,10 +103,10 @@ def _undo(changed: list[tuple[nn.Module, Any]]) -> None:
     changed.clear()
 
 
-def _distribute(module: nn.Module, region: Region, slices: Slices) -> set[str]:
-    """Replace the split parameters of a region by those of this process; name column-split ones."""
+def _distribute(module: nn.Module, styles: Mapping[str, str], slices: Slices) -> set[str]:
+    """Replace the split parameters of layers by those of this process; name column-split ones."""
     columns: set[str] = set()
-    for name, style in region.styles.items():
+    for name, style in styles.items():
         layer = module.get_submodule(name)
         for own, dim in split_dims(layer, style).items():
             if dim == 1:

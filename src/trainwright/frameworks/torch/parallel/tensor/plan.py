@@ -12,7 +12,7 @@ from torch import nn
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.patterns import matching_modules
 
-KEY = "distributed.tensor"
+KEY = "distributed.plan"
 VIRTUAL = "distributed.virtual.tensor"
 COLWISE, ROWWISE = "colwise", "rowwise"
 
@@ -24,6 +24,8 @@ class Plan:
     Attributes:
         colwise: Linear layers whose outputs are split: each slice has some of the features.
         rowwise: Linear layers whose inputs are split: the outputs of the slices are added up.
+        vocabulary: Output layers that are split by tokens. In training they return `SplitLogits`, which the
+            loss of tokens takes.
         sequence: Modules that compute each slice of the tokens, (rows, length, ...), by itself, as a norm.
         divided: Integer attributes of modules that a slice has a share of, such as `num_heads`, by pattern.
         sizes: Further numbers that the slices must divide, by what they are called in messages.
@@ -31,6 +33,7 @@ class Plan:
 
     colwise: Sequence[str]
     rowwise: Sequence[str]
+    vocabulary: Sequence[str] = ()
     sequence: Sequence[str] = ()
     divided: Mapping[str, Sequence[str]] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -42,7 +45,7 @@ class Region:
 
     Attributes:
         name: Of the module.
-        output: The name of its child that has the row-wise layer, whose outputs are those of the region.
+        output: The name of the row-wise layer, whose outputs are those of the region.
         styles: `colwise` or `rowwise` by the name of the layer.
         divided: (module, attribute) of the integers that a slice has a share of.
     """
@@ -55,9 +58,16 @@ class Region:
 
 @dataclass(frozen=True)
 class Layout:
-    """The regions and the sequence-parallel modules of a model, as a plan matches them."""
+    """The split modules of a model, as a plan matches them.
+
+    Attributes:
+        regions: Modules that are computed in slices of heads or features.
+        vocabulary: The names of output layers.
+        sequence: The names of modules that are computed in slices of the tokens.
+    """
 
     regions: Sequence[Region]
+    vocabulary: Sequence[str]
     sequence: Sequence[str]
 
 
@@ -97,8 +107,12 @@ def layout_of(module: nn.Module, plan: Plan, virtual: int) -> Layout:
     for name, style in styles.items():
         _check_linear(name, module.get_submodule(name), style)
     regions = list(_regions(module, styles, divided))
-    _check_shared(module, styles)
-    _check_sizes(module, plan, styles, divided, virtual)
+    vocabulary = matching_modules(module, plan.vocabulary, f"{KEY}.vocabulary") if plan.vocabulary else []
+    for name in vocabulary:
+        _check_linear(name, module.get_submodule(name), COLWISE)
+    split = styles | dict.fromkeys(vocabulary, COLWISE)
+    _check_shared(module, split)
+    _check_sizes(module, plan, split, divided, virtual)
     sequence = matching_modules(module, plan.sequence, f"{KEY}.sequence") if plan.sequence else []
     for region in regions:
         if inside := [one for one in sequence if _is_in(one, region.name) or _is_in(region.name, one)]:
@@ -106,7 +120,11 @@ def layout_of(module: nn.Module, plan: Plan, virtual: int) -> Layout:
                 f"{KEY}.sequence: {inside[0]} is in {region.name or 'the model'}, which is split by heads "
                 "or features; name modules between such"
             )
-    return Layout(regions, sequence)
+        if inside := [one for one in vocabulary if _is_in(one, region.name)]:
+            raise ModelError(
+                f"{KEY}.vocabulary: {inside[0]} is in {region.name or 'the model'}, which is split"
+            )
+    return Layout(regions, vocabulary, sequence)
 
 
 def _check_linear(name: str, layer: nn.Module, style: str) -> None:
@@ -133,7 +151,7 @@ def _regions(
         around = next((one for one in _around(name) if any(_is_in(column, one) for column in columns)), None)
         if around is None:
             raise ModelError(f"{KEY}.{ROWWISE}: no module around {name} has a {COLWISE} layer")
-        outputs.setdefault(around, []).append(_child(name, around))
+        outputs.setdefault(around, []).append(_with_adapter(name))
     for name in columns:
         if not any(_is_in(name, region) for region in outputs):
             parent = name.rpartition(".")[0] or "the model"
@@ -221,6 +239,6 @@ def _is_in(name: str, module: str) -> bool:
     return not module or name.startswith(f"{module}.")
 
 
-def _child(name: str, module: str) -> str:
-    """Return the name of the child of a module that something is in, relative to the module."""
-    return (name.removeprefix(f"{module}.") if module else name).partition(".")[0]
+def _with_adapter(name: str) -> str:
+    """Return the name of a row-wise layer; of one in an adapter of peft, that of the layer as a whole."""
+    return name.removesuffix(".base_layer").partition(".lora_A.")[0]

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.generators import generators, seed_generators
 from trainwright.frameworks.torch.parallel.tensor import plan
+from trainwright.frameworks.torch.parallel.tensor.cross_entropy import SplitLogits
 from trainwright.frameworks.torch.parallel.tensor.slices import Slices
 from trainwright.frameworks.torch.state.layout import local
 from trainwright.order import stream_seed
@@ -102,14 +103,14 @@ class SlicedForward:
         arguments = list(zip(*parts, strict=True)) or [()] * self._slices.count
         with self._lock:
             outputs = self._computed(arguments, structure)
-            return self._whole(outputs)
+            return self._whole(outputs, leaves)
 
     def _parts(self, whole: Tensor) -> Sequence[Tensor]:
         """Return an input for each slice."""
         return self._slices.copy(whole)
 
-    def _whole(self, outputs: Sequence[Any]) -> Any:
-        """Return the output for those of the slices."""
+    def _whole(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:
+        """Return the output for those of the slices, and the inputs of the whole."""
         raise NotImplementedError
 
     def _run(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
@@ -142,17 +143,26 @@ class SlicedForward:
 class SequenceForward(SlicedForward):
     """The forward pass of a module that computes each slice of the tokens, (rows, length, ...), by itself."""
 
-    def __call__(self, hidden: Tensor) -> Any:
-        """Compute (rows, length, ...) -> (rows, length, ...)."""
-        with self._lock:
-            self._length = hidden.shape[1]
-            return super().__call__(hidden)
-
     def _parts(self, whole: Tensor) -> Sequence[Tensor]:
         return self._slices.scatter(whole, 1)
 
-    def _whole(self, outputs: Sequence[Any]) -> Any:
-        return self._slices.gather(outputs, 1, self._length)
+    def _whole(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:
+        length = next(one.shape[1] for one in inputs if isinstance(one, Tensor))
+        return self._slices.gather(outputs, 1, length)
+
+
+class VocabularyForward(SlicedForward):
+    """The forward pass of an output layer, split by the tokens that its outputs stand for."""
+
+    def __init__(self, module: nn.Module, name: str, slices: Slices) -> None:
+        super().__init__(module, name, slices)
+        self._weights = [_Weight(module, own, 0) for own in plan.split_dims(module, plan.COLWISE)]
+
+    def _whole(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:  # noqa: ARG002
+        """Return the logits: in training the parts, for the loss alone."""
+        if self._module.training and torch.is_grad_enabled():
+            return SplitLogits(outputs, self._slices)
+        return self._slices.gather(outputs, -1, self._slices.virtual * outputs[0].shape[-1])
 
 
 class RegionForward(SlicedForward):
@@ -180,8 +190,7 @@ class RegionForward(SlicedForward):
         self._divided = [
             (module.get_submodule(name[len(prefix) :]), attribute) for name, attribute in region.divided
         ]
-        self._output = module.get_submodule(region.output)
-        self._checked: set[bool] = set()  # the modes of training in which the output was as expected
+        self._output = module.get_submodule(region.output[len(prefix) :])
 
     def _computed(self, arguments: Sequence[Sequence[Any]], structure: Any) -> list[Any]:
         numbers = [getattr(part, attribute) for part, attribute in self._divided]
@@ -204,9 +213,6 @@ class RegionForward(SlicedForward):
         Raises:
             ModelError: The module goes on computing with a part of a sum.
         """
-        mode = self._module.training
-        if mode in self._checked:
-            return self._forward(*inputs, **named)
         seen: list[Any] = []
         hook = self._output.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
         try:
@@ -220,10 +226,9 @@ class RegionForward(SlicedForward):
                 "only a part of the sum there: move norm, dropout and residual out of it, into a module "
                 "around it"
             )
-        self._checked.add(mode)
         return output
 
-    def _whole(self, outputs: Sequence[Any]) -> Any:
+    def _whole(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:  # noqa: ARG002
         """Return the sum; what a module returns besides it is that of some heads, and left out."""
         is_tuple = isinstance(outputs[0], tuple)
         total = self._slices.sum([output[0] for output in outputs] if is_tuple else outputs)

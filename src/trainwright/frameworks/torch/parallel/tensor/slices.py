@@ -31,13 +31,15 @@ class Slices:
         virtual: The number of slices, a power of two.
         mesh: The processes of the axis `tensor`, which divide the slices evenly, in order; None: this one has
             all.
+        is_exact: Whether sums are those of the tree; else they are the backend's.
 
     Raises:
         ValueError: So many processes cannot.
     """
 
-    def __init__(self, virtual: int, mesh: DeviceMesh | None = None) -> None:
+    def __init__(self, virtual: int, mesh: DeviceMesh | None = None, *, is_exact: bool = True) -> None:
         self.virtual = virtual
+        self._is_exact = is_exact
         self.mesh = None if mesh is None or mesh.size() == 1 else mesh
         self.processes = 1 if self.mesh is None else self.mesh.size()
         if virtual < 1 or virtual & (virtual - 1) or virtual % self.processes:
@@ -91,10 +93,10 @@ class Slices:
         own = tree_sum(parts)  # a whole subtree, since the slices of a process are neighbours
         if self.mesh is None:
             return own
-        if self.processes == 2 or own.nbytes < _SMALL:
+        if self._is_exact and (self.processes == 2 or own.nbytes < _SMALL):
             return tree_sum(collectives.gather(own, self.mesh.get_group()))
         total = own.clone(memory_format=torch.contiguous_format)
-        collectives.tree_all_reduce([total], self.mesh.get_group())
+        collectives.tree_all_reduce([total], self.mesh.get_group(), is_exact=self._is_exact)
         return total
 
     def cut(self, whole: Tensor, dim: int) -> list[Tensor]:
