@@ -39,7 +39,7 @@ class Share(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How the state is spread.
+    """The way in which the state is spread.
 
     Attributes:
         copies: The processes that sum the same gradients (the axis `data`).
