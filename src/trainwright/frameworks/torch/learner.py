@@ -70,12 +70,7 @@ class TorchLearner(Learner):
         self._inputs, self._passed = inputs, passed
         self._network, initial = _initial_network(inputs)
         self._module = self._network.module
-        if not any(parameter.requires_grad for parameter in self._module.parameters()):
-            frozen = "all its parameters have requires_grad=False: there is nothing to train"
-            has_some = any(True for _ in self._module.parameters())
-            raise ModelError(
-                f"model {inputs.config.model.type}: {frozen if has_some else 'it has no parameters to train'}"
-            )
+        _check_trainable(self._module, inputs.config.model.type)
         if inputs.world.is_main:
             _say_unused(self._module, inputs.config.model.type)
         self._sources: dict[int, TensorSource] = {}
@@ -424,6 +419,17 @@ def _strategy_of(inputs: LearnerInputs, network: Network) -> Strategy:
     everyone = strategy.divides_state or world.mesh.size > world.mesh.data
     saving = world.savers(everyone=everyone)
     return strategy(world, saving, distributed=distributed, device=network.device)
+
+
+def _check_trainable(module: torch.nn.Module, name: str) -> None:
+    """Refuse a module that has no parameters to train."""
+    if any(parameter.requires_grad for parameter in module.parameters()):
+        return
+    if any(True for _ in module.parameters()):
+        raise ModelError(
+            f"model {name}: all its parameters have requires_grad=False: there is nothing to train"
+        )
+    raise ModelError(f"model {name}: it has no parameters to train")
 
 
 def _say_unused(module: torch.nn.Module, name: str) -> None:

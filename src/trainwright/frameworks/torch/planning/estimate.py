@@ -154,6 +154,7 @@ class Planner:
             mesh.pipeline > 1,
             fills=virtual.size > 1 and self._device.type == "cpu",
             averages=self._config.training.ema is not None,
+            reshards=self._config.distributed.reshard_after_forward,
         )
 
     def _sent(
@@ -173,9 +174,10 @@ class Planner:
         trained = max(sum(one.size for one in some.values() if one.is_trained) for some in shapes)
         if mesh.data > 1:  # a reduce-scatter and an all-gather
             sent["data"] = 2 * (mesh.data - 1) / mesh.data * trained / mesh.shard
-        if mesh.shard > 1:  # two all-gathers a pass, a reduce-scatter a virtual rank
+        if mesh.shard > 1:  # an all-gather or two for each pass, a reduce-scatter for each virtual rank
+            gathers = 2 if self._config.distributed.reshard_after_forward else 1
             share = (mesh.shard - 1) / mesh.shard
-            sent["shard"] = share * (2 * parts * passes * state + parts * trained)
+            sent["shard"] = share * (gathers * parts * passes * state + parts * trained)
         if mesh.tensor > 1:
             blocks = max(place.end - place.first for place in places) / max(1, len(self._subject.blocks))
             sent["tensor"] = parts * passes * model.sent_for(rows) * blocks

@@ -39,7 +39,7 @@ class Share(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How the state is spread.
+    """The way in which the state is spread.
 
     Attributes:
         copies: The processes that sum the same gradients (the axis `data`).
@@ -47,6 +47,7 @@ class Spread(NamedTuple):
         is_staged: Whether there is a pipeline.
         fills: Whether the updates are of blocks that are filled up to whole vectors.
         averages: Whether there is an average of the weights.
+        reshards: Whether FSDP2 lets go of what it gathered after the forward pass of a unit.
     """
 
     copies: int
@@ -54,6 +55,7 @@ class Spread(NamedTuple):
     is_staged: bool
     fills: bool
     averages: bool
+    reshards: bool
 
 
 def memory_of(share: Share, spread: Spread) -> Memory:
@@ -215,7 +217,8 @@ class _Sharded(_Process):
                 self._gathered(unit, size)
         elif moment.kind is Kind.FORWARD_END:
             self._order.append(unit)
-            self._free(unit)
+            if self.spread.reshards:
+                self._free(unit)
         elif moment.kind is Kind.LOSS:
             self.communication -= self._kept
             self._kept = 0

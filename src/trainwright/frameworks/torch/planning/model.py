@@ -115,7 +115,8 @@ class Subject:
         Raises:
             ModelError: It has not so many blocks.
         """
-        return None if count == 1 else split(self._module, count)
+        first = self._inputs.config.distributed.pipeline_split
+        return None if count == 1 else split(self._module, count, first if len(first) == count - 1 else ())
 
     def _network(self) -> Network:
         inputs, name = self._inputs, self._inputs.config.model.type
@@ -123,7 +124,7 @@ class Subject:
             module = huggingface.build(name, inputs.model_params, inputs.info, read=False)[0]
         else:
             module = build_model(name, inputs.model_params, inputs.info)
-        return Network(inputs, module)
+        return Network(inputs, module, is_placed=False)
 
     def batch(self, rows: int) -> Tensors:
         """Return a batch like the data's, whose tensors have no memory: (rows, ...) each."""
