@@ -43,6 +43,8 @@ class Cluster:
     state_bytes: float = 14e9  # parameters and Adam's moments of 1.2 billion parameters in fp32
     save_seconds: float = 2.0  # that training waits for a save
     files: int = 8  # of a checkpoint: the processes of the main one's machine write a share each
+    shards: int = 0  # processes that share the state out and write a part each; 0: all have the whole state
+    reads_parts: int = 0  # 1: a machine reads and verifies the parts of its own shards alone; not built
     node_rate: float = 2e9  # to the store and from it
     store_rate: float = 100e9  # of the store in total
     hash_rate: float = 1.5e9  # of SHA-256 in one thread: files are hashed when written, read and restored
@@ -65,24 +67,42 @@ class Cluster:
         return math.ceil(self.ranks / self.ranks_per_node)
 
     @property
+    def written(self) -> int:
+        """The number of files of the framework's state: each shard writes its weights and its moments."""
+        return 2 * min(self.shards, self.ranks) if self.shards else self.files
+
+    @property
+    def restored_bytes(self) -> float:
+        """The bytes that a machine reads when the processes begin again."""
+        share = self.ranks_per_node / min(self.shards, self.ranks) if self.shards and self.reads_parts else 1
+        return self.state_bytes * min(1, share)
+
+    @property
+    def write_rate(self) -> float:
+        """The bytes per second of a checkpoint: of the machines that write, which share their bandwidth."""
+        savers = min(self.shards, self.ranks) if self.shards else self.files
+        machines = math.ceil(savers / self.ranks_per_node) if self.shards else 1
+        return min(savers * self.hash_rate, machines * self.node_rate, self.store_rate)
+
+    @property
     def mtbf(self) -> float:
         """Mean seconds between two failures of the run."""
         return self.node_mtbf_hours * HOUR / self.nodes
 
     @property
     def write_seconds(self) -> float:
-        """From a save to its commit: the main process's machine sends all; the store serves the requests."""
-        parts = math.ceil(self.state_bytes / PART_BYTES)
-        served = (parts + self.files + sum(COMMIT.values())) / self.requests_rate
-        sent = self.state_bytes / min(self.files * self.hash_rate, self.node_rate, self.store_rate)
+        """From a save to its commit: the savers send their parts, and the store serves the requests."""
+        served = requests_per_commit(self) / self.requests_rate
+        sent = self.state_bytes / self.write_rate
         return max(sent, served) + sum(COMMIT.values()) * self.latency
 
     @property
     def restart_seconds(self) -> float:
         """From a failure to the next step: the main process verifies the files, every machine reads all."""
-        read = self.state_bytes / min(self.node_rate, self.store_rate / self.nodes)
-        gets = self.nodes * (self.files + 2) / self.requests_rate
-        hashed = 2 * self.state_bytes / self.hash_rate
+        read = self.restored_bytes / min(self.node_rate, self.store_rate / self.nodes)
+        files = 2 * self.ranks_per_node if self.shards and self.reads_parts else self.written
+        gets = self.nodes * (files + 2) / self.requests_rate
+        hashed = 2 * self.state_bytes / (self.shards if self.reads_parts else 1) / self.hash_rate
         return self.detect_seconds + self.start_seconds + self.joining_seconds + hashed + max(read, gets)
 
     @property
@@ -271,9 +291,10 @@ def scan(cluster: Cluster, failures: int, seed: int = 0) -> dict[float, float]:
 
 def requests_per_commit(cluster: Cluster, in_store: int = 0) -> int:
     """Return the requests of a commit: new files in parts, old ones deleted, and what is counted above."""
-    parts = max(cluster.files, math.ceil(cluster.state_bytes / PART_BYTES))
-    pages = math.ceil(max(1, in_store or 3 * cluster.files) / LISTED) - 1  # further pages of the longest list
-    return parts + cluster.files + sum(COMMIT.values()) + pages
+    files = cluster.written
+    parts = max(files, math.ceil(cluster.state_bytes / PART_BYTES))
+    pages = math.ceil(max(1, in_store or 3 * files) / LISTED) - 1  # further pages of the longest list
+    return parts + files + sum(COMMIT.values()) + pages
 
 
 def rows_of(clusters: Sequence[Cluster], failures: int) -> Iterator[list[str]]:
@@ -310,7 +331,7 @@ def _column(cluster: Cluster, failures: int) -> dict[str, str]:
         "GB written per hour": f"{per_hour * cluster.state_bytes / 1e9:,.0f}",
         "requests of a commit": f"{requests_per_commit(cluster):,}",
         "requests per hour, heartbeats included": f"{_requests_per_hour(cluster, per_hour):,.0f}",
-        "GB read at a restart": f"{cluster.nodes * cluster.state_bytes / 1e9:,.0f}",
+        "GB read at a restart": f"{cluster.nodes * cluster.restored_bytes / 1e9:,.0f}",
         "messages of a process in a step": f"{cluster.messages:,}",
         "seconds of these messages": f"{cluster.messages * cluster.message_seconds:,.2f}",
         "seconds of their bytes": f"{cluster.transfer_seconds:,.2f}",

@@ -75,6 +75,18 @@ def test_the_formulas_are_those_of_the_product(scale: ModuleType) -> None:
         assert scale.daly(save, mtbf) == pytest.approx(best_interval(save, mtbf))
 
 
+def test_sharded_states_are_written_by_all_that_have_a_part(scale: ModuleType) -> None:
+    cluster = scale.Cluster(ranks=1024, shards=256, state_bytes=320e9, requests_rate=1e6)
+    assert cluster.write_seconds == pytest.approx(5 + 10 * cluster.latency)  # 32 machines send 64 GB/s
+    assert cluster.written == 512
+    assert cluster.restored_bytes == 320e9
+    parts = scale.replace(cluster, reads_parts=1)
+    assert parts.restored_bytes == 10e9
+    assert cluster.restart_seconds - parts.restart_seconds == pytest.approx(
+        2 * 320e9 / 1.5e9 * (1 - 1 / 256) + 128 * (320e9 - 10e9) / 100e9
+    )
+
+
 def test_what_is_written_slowly_is_replaced_by_what_is_newer(scale: ModuleType) -> None:
     cluster = scale.Cluster(node_mtbf_hours=1e9, state_bytes=2e11, node_rate=2e9, hash_rate=2e9, files=1)
     usage = scale.simulate(cluster, interval=30.0, hours=1.0)

@@ -115,8 +115,8 @@ def collectives(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Collectives]
     def make(size: int) -> Collectives:
         made = Collectives(size)
         monkeypatch.setattr(module, "dist", made)
-        monkeypatch.setattr(module, "_FIRST_BUCKET_BYTES", 40)
-        monkeypatch.setattr(module, "_BUCKET_BYTES", 100)
+        monkeypatch.setattr(module, "FIRST_BUCKET_BYTES", 40)
+        monkeypatch.setattr(module, "BUCKET_BYTES", 100)
         return made
 
     return make
@@ -254,8 +254,8 @@ def total(parameters: list[Tensor]) -> Tensor:
 
 
 def test_buckets_are_full_when_they_have_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FIRST_BUCKET_BYTES", 32)
-    monkeypatch.setattr(module, "_BUCKET_BYTES", 33)
+    monkeypatch.setattr(module, "FIRST_BUCKET_BYTES", 32)
+    monkeypatch.setattr(module, "BUCKET_BYTES", 33)
     parameters = weights(7)
     parameters += [torch.ones(1, requires_grad=True, dtype=torch.float64), torch.ones(1), *weights(1)]
     buckets = _buckets(parameters, 2)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from trainwright.api.differences import why
     from trainwright.api.forking import fork
     from trainwright.api.housekeeping import clean, delete, get, list_runs, summaries, sync
+    from trainwright.api.planning import plan
     from trainwright.api.results import (
         compare,
         evaluate,
@@ -53,6 +54,7 @@ __all__ = [
     "init",
     "list_runs",
     "load",
+    "plan",
     "predict",
     "predict_chunks",
     "predict_file",
@@ -79,6 +81,7 @@ _VERBS = {
     "differences": ("why",),
     "forking": ("fork",),
     "housekeeping": ("clean", "delete", "get", "list_runs", "summaries", "sync"),
+    "planning": ("plan",),
     "results": (
         "compare",
         "evaluate",

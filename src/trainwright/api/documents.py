@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from trainwright.redact import UNPRINTABLE, redacted, redacted_value
 if TYPE_CHECKING:
     from trainwright.config import Resolved
     from trainwright.records.manifest import Manifest
+    from trainwright.records.mesh_estimate import MeshPlan
     from trainwright.runs.run import Run
     from trainwright.studies.study import StudyView
 
@@ -92,6 +94,30 @@ def config_values(resolved: Resolved) -> dict[str, Any]:
     return {
         key: {"value": redacted_value(key, value), "source": str(resolved.sources.get(key, "default"))}
         for key, value in resolved.flat().items()
+    }
+
+
+def mesh_plan(plan: MeshPlan) -> dict[str, Any]:
+    """Return the estimates of a config: its own mesh first, then others, the best first."""
+    per_machine = plan.machines.per_machine
+    return {
+        "parameters": plan.parameters,
+        "assumed": asdict(plan.machines),
+        "meshes": [
+            {
+                "mesh": one.mesh._asdict(),
+                "distributed": one.lines(per_machine),
+                "memory_bytes": {**one.memory._asdict(), "total": one.memory.total},
+                "stage": one.stage,
+                "fits": one.fits,
+                "sent_bytes": one.sent,
+                "bubble": one.bubble,
+                "seconds": one.seconds,
+                "has_other_bits": one.has_other_bits,
+            }
+            for one in (plan.own, *plan.others)
+        ],
+        "refused": plan.refused,
     }
 
 

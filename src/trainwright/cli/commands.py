@@ -33,6 +33,7 @@ _MODULES = {
     "report": "models",
     "runs": "runs",
     "config": "config",
+    "plan": "plan",
     "doctor": "doctor",
 }
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # a config is checked without them
     from trainwright.datasets.base import Split
     from trainwright.digest import FileRecord
     from trainwright.order import SampleOrder
+    from trainwright.records.mesh_estimate import Machines, MeshPlan
     from trainwright.tasks.support.accumulators import Accumulator
 
 
@@ -201,6 +202,21 @@ class Processes(ABC):
         Raises:
             WorldError: The processes do not find each other, or die.
         """
+
+    def plan(self, inputs: LearnerInputs, machines: Machines, *, is_free: bool) -> MeshPlan:  # noqa: ARG002 - others
+        """Estimate memory, communication and time of a step on the config's mesh and on the best others.
+
+        Nothing of the size of the model is allocated, and no device is used.
+
+        Args:
+            inputs: What a learner would be built from.
+            machines: The processes, and their machines.
+            is_free: Whether the virtual mesh follows the mesh, since the config says nothing of it.
+
+        Raises:
+            InputError: The config's own mesh is impossible, or this framework knows no estimates.
+        """
+        raise InputError(f"model.type: {inputs.config.model.type} is of a framework without estimates")
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ class Network:
         if module is None:
             module = build_model(inputs.config.model.type, inputs.model_params, inputs.info)
         _check_tensors(module, may_be_meta=not is_placed)
-        self.module = module.to(self.device) if is_placed else module
+        self.module = _moved(module, self.device) if is_placed else module
         self.built = Structure.of(self.module.train())
         # The whole configuration of a Hugging Face model is saved, so that the model can be loaded without
         # the files that it was made from.
@@ -265,6 +265,12 @@ def translated(error: Exception, where: str) -> TrainingError:
             "set training.microbatch_size: a smaller one needs less memory, with the same step up to rounding"
         )
     return TrainingError(f"{where} failed: {type(error).__name__}: {error}; {hint}")
+
+
+def _moved(module: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+    """Return the module on a device; one that is there is left alone, since it may have no memory to move."""
+    tensors = (*module.parameters(), *module.buffers())
+    return module if all(one.device == device for one in tensors) else module.to(device)
 
 
 def _check_tensors(module: torch.nn.Module, *, may_be_meta: bool = False) -> None:

@@ -100,7 +100,7 @@ class TorchStep:
         self._prepare_sums()
         self._batch_norms = batch_norms
         self.stopwatch = Stopwatch(self._parameters[0].device)
-        # In lockstep, on GPUs, and in torch's own calls it is not known how long processes wait within a pass.
+        # In lockstep, on GPUs, and in calls of torch, it is not known how long processes wait within a pass.
         waits = strategy.passes_communicate or world.mesh.pipeline * world.mesh.tensor > 1
         is_ours = strategy.distributed.exact and not self._parameters[0].is_cuda
         is_known = batch_norms is None and (is_ours or not waits)

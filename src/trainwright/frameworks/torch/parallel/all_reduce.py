@@ -25,8 +25,8 @@ from trainwright.frameworks.torch.parallel.virtual_ranks import Gradients, Gradi
 from trainwright.frameworks.torch.state.layout import is_dense
 from trainwright.world import World
 
-_BUCKET_BYTES = 25 << 20
-_FIRST_BUCKET_BYTES = 1 << 20  # small, so that it is sent early
+BUCKET_BYTES = 25 << 20
+FIRST_BUCKET_BYTES = 1 << 20  # small, so that it is sent early
 _QUIET_SECONDS = 20.0  # seconds; less than the loop gives a process for its steps
 
 
@@ -317,7 +317,7 @@ def _buckets(parameters: Sequence[Tensor], size: int) -> list[Bucket]:
     for index in order:
         parameter = parameters[index]
         if room <= 0 or kind != (parameter.dtype, parameter.device, parameter.requires_grad):
-            room = _BUCKET_BYTES if groups else _FIRST_BUCKET_BYTES
+            room = BUCKET_BYTES if groups else FIRST_BUCKET_BYTES
             kind = (parameter.dtype, parameter.device, parameter.requires_grad)
             groups.append([])
         groups[-1].append(index)

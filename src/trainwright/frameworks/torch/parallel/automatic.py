@@ -27,11 +27,10 @@ class Automatic(Strategy):
         """Choose from the size of the state, and from the memory that every process has."""
         mesh, device = world.mesh, torch.device("cuda" if dist.get_backend() != "gloo" else "cpu")
         samples = mesh.data * mesh.shard  # groups of processes
-        state = _COPIES * sum(one.nbytes for one in module.parameters()) / (mesh.tensor * mesh.pipeline)
-        room = min(world.gather(_memory(device, world.size)))
-        shard = 1
-        while state / shard > _SHARE * room and shard < samples:
-            shard *= 2
+        count = sum(one.nbytes for one in module.parameters()) / (mesh.tensor * mesh.pipeline)
+        state = _COPIES * count
+        room = min(world.gather(memory_here(device, world.size)))
+        shard = shards_for(count, room, samples)
         name = "ddp" if shard == 1 else "fsdp" if shard == samples else "hsdp"
         if world.is_main:
             log.info(
@@ -47,7 +46,21 @@ class Automatic(Strategy):
         return FullySharded.chosen(module, world, virtual)
 
 
-def _memory(device: torch.device, processes: int) -> int:
+def shards_for(count: float, room: float, samples: int) -> int:
+    """Return into how many shards the state is divided.
+
+    Args:
+        count: The bytes of the parameters of a process, if they are not divided.
+        room: The bytes of memory that it has.
+        samples: The most shards, a power of two.
+    """
+    shard = 1
+    while _COPIES * count / shard > _SHARE * room and shard < samples:
+        shard *= 2
+    return shard
+
+
+def memory_here(device: torch.device, processes: int) -> int:
     """Return the bytes of memory that a process has: those of its GPU, or its share of the machine's."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)

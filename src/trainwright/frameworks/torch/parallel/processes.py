@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwright.config.schema import RunConfig, bounds
 from trainwright.errors import InputError
-from trainwright.frameworks.base import Processes
+from trainwright.frameworks.base import LearnerInputs, Processes
 from trainwright.frameworks.torch.device import device_named, require_libraries
 from trainwright.world import World, gpus, ranks_of_environment
+
+if TYPE_CHECKING:
+    from trainwright.records.mesh_estimate import Machines, MeshPlan
 
 
 class TorchProcesses(Processes):
@@ -44,3 +47,10 @@ class TorchProcesses(Processes):
         from trainwright.frameworks.torch.parallel import check, launch
 
         return launch.check(nproc) if ranks_of_environment() is None else check.here()
+
+    def plan(self, inputs: LearnerInputs, machines: Machines, *, is_free: bool) -> MeshPlan:
+        """Estimate from the shapes of a model without memory."""
+        require_libraries()
+        from trainwright.frameworks.torch.planning.estimate import plan
+
+        return plan(inputs, machines, is_free=is_free)

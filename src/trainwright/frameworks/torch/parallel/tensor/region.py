@@ -47,9 +47,16 @@ class _Weight(NamedTuple):
 
 def _aligned(part: Tensor) -> Tensor:
     """Return a slice as it would lie in memory if its process had no others."""
-    if part.is_contiguous() and part.data_ptr() % _ALIGNMENT == 0:
+    if part.is_contiguous() and _address(part) % _ALIGNMENT == 0:
         return part
     return part.clone(memory_format=torch.contiguous_format)
+
+
+def _address(part: Tensor) -> int:
+    """Return where a tensor lies in memory; of one without memory, where it begins in that of the whole."""
+    if part.untyped_storage().device.type == "meta":
+        return int(part.storage_offset()) * part.element_size()
+    return part.data_ptr()
 
 
 class SlicedForward:
@@ -238,7 +245,8 @@ def _is_same(output: Tensor, seen: Any) -> bool:
         isinstance(seen, Tensor)
         and output.numel() == seen.numel()
         and output.shape[-1] == seen.shape[-1]
-        and output.data_ptr() == seen.data_ptr()
+        and output.untyped_storage()._cdata == seen.untyped_storage()._cdata
+        and output.storage_offset() == seen.storage_offset()
     )
 
 
@@ -253,7 +261,7 @@ class _Streams:
         self._own = slices.own
         device = next(one.device for one in arguments if isinstance(one, Tensor))
         self._generators = generators(device)
-        self._key = int(torch.randint(1 << 62, (), generator=torch.default_generator, device="cpu"))
+        self._key = slices.key()
         self._states = [one.get_state() for one in self._generators]
 
     def begin(self, index: int) -> None:

@@ -55,6 +55,10 @@ class Slices:
         """Return the slices themselves: a copy of a module has the same processes."""
         return self
 
+    def key(self) -> int:
+        """Draw the number from which the random numbers of the slices are seeded."""
+        return int(torch.randint(1 << 62, (), generator=torch.default_generator, device="cpu"))
+
     def copy(self, whole: Tensor) -> Sequence[Tensor]:
         """Return the tensor for each slice of this process; its gradient is the sum of theirs."""
         if not (whole.requires_grad and torch.is_grad_enabled()):

@@ -1,0 +1,60 @@
+"""Plan the mesh of a run before there are devices for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainwright.api.configs import check
+from trainwright.config import Config, Overrides
+from trainwright.config.overrides import with_settings
+from trainwright.config.schema import bounds
+from trainwright.records.mesh_estimate import Machines
+
+if TYPE_CHECKING:
+    from trainwright.records.mesh_estimate import MeshPlan
+
+WITHIN, BETWEEN, SPEED = 300e9, 25e9, 200e12  # NVLink and a network card of 200 Gb/s; a GPU in 16 bits
+
+
+def plan(
+    config: Config,
+    overrides: Overrides = (),
+    *,
+    gpus: int | None = None,
+    memory: float | None = None,
+    per_machine: int | None = None,
+    within: float = WITHIN,
+    between: float = BETWEEN,
+    speed: float = SPEED,
+) -> MeshPlan:
+    """Estimate memory, communication and time of a step on the config's mesh, and on the three best others.
+
+    The estimates are made from shapes alone: no device is used, and no memory for the model.
+
+    Args:
+        config: The config.
+        overrides: Values in place of the config's.
+        gpus: The number of processes, one for each GPU; default: those of the config.
+        memory: The bytes of memory of each; default: that of a GPU here, or its share of this machine's.
+        per_machine: The processes of a machine; default: 8 of `gpus`, or `distributed.nproc`.
+        within: Bytes per second that a process sends to others of its machine.
+        between: Bytes per second that it sends to other machines.
+        speed: Floating-point operations per second of a process.
+
+    Raises:
+        ConfigError: The config has problems.
+        InputError: The data cannot be read, the mesh is impossible, or models of this kind have no estimates.
+    """
+    from trainwright.runs.planning import estimated
+
+    if gpus is not None:
+        overrides = with_settings(overrides, {"distributed.nproc": gpus, "distributed.nnodes": 1})
+    resolved = check(config, overrides)
+    run = resolved.config
+    nproc = bounds(run.distributed.nproc)[1]
+    size = nproc * run.distributed.nnodes
+    each = min(size, per_machine or (nproc if gpus is None else 8))
+    placed = run.distributed.model_copy(update={"nproc": each, "nnodes": -(-size // each)})
+    is_free = str(resolved.sources["distributed.virtual.data"]) == "default"
+    machines = Machines(size, memory, each, within, between, speed)
+    return estimated(run.model_copy(update={"distributed": placed}), machines, is_free=is_free)

@@ -1,0 +1,73 @@
+import json
+from pathlib import Path
+
+from commandline import Command
+
+
+def write(path: Path, **sections: object) -> Path:
+    model = {"type": "gpt", "hidden_size": 32, "num_layers": 4, "num_heads": 2}
+    (path / "text.txt").write_text("some words in a line\n" * 400)
+    config = {
+        "data": {"type": "text", "path": str(path / "text.txt"), "length": 16},
+        "model": model,
+        "training": {"max_steps": 1, "batch_size": 8, "device": "cpu"},
+        **sections,
+    }
+    (path / "config.yaml").write_text(json.dumps(config))
+    return path / "config.yaml"
+
+
+def test_plan_of_a_mesh_and_three_others(command: Command, tmp_path: Path) -> None:
+    config = write(tmp_path)
+    found = command("plan", config, "--gpus", 4, "--memory", "1GB", "--json").json
+    assert found["meshes"][0]["distributed"] == {
+        "nproc": 4,
+        "strategy": "ddp",
+        "virtual": {"data": 4, "tensor": 1, "pipeline": 1},
+    }
+    assert found["assumed"]["memory"] == 1e9
+    meshes = [one["mesh"] for one in found["meshes"]]
+    assert len(meshes) == 4
+    assert all(meshes.count(one) == 1 for one in meshes)
+    for one in found["meshes"]:
+        size = one["mesh"]
+        assert size["data"] * size["shard"] * size["tensor"] * size["pipeline"] == 4
+        assert one["memory_bytes"]["total"] == sum(one["memory_bytes"].values()) / 2
+        assert one["fits"]
+        assert not one["has_other_bits"]
+        stages, axis = size["pipeline"], one["distributed"]["virtual"]
+        microbatches = axis["data"] // (size["data"] * size["shard"])
+        assert one["bubble"] == (stages - 1) / (microbatches + stages - 1)
+    times = [one["seconds"] for one in found["meshes"][1:]]
+    assert times == sorted(times)
+
+
+def test_the_bytes_that_processes_send(command: Command, tmp_path: Path) -> None:
+    """What leaves a process of a ring: two times all but its own share of the gradients."""
+    found = command("plan", write(tmp_path), "--gpus", 4, "--json").json
+    assert found["meshes"][0]["sent_bytes"] == {"data": 2 * 3 / 4 * 4 * found["parameters"]}
+
+
+def test_plan_in_words(command: Command, tmp_path: Path) -> None:
+    config = write(tmp_path, distributed={"virtual": {"data": 1}})
+    done = command("plan", config, "--memory", "1KB")
+    assert done.code == 0, done.err
+    assert "fits" in done.out
+    assert "config: distributed: {nproc: 1, strategy: ddp, virtual: {data: 1" in done.out
+
+
+def test_a_mesh_with_other_bits_is_named(command: Command, tmp_path: Path) -> None:
+    config = write(tmp_path, distributed={"nproc": 2, "tensor": 2, "virtual": {"data": 1, "tensor": 2}})
+    done = command("plan", config)
+    assert "this needs another virtual mesh than the config's, and so gives other bits" in done.out
+    found = command("plan", config, "--json").json
+    assert [one["has_other_bits"] for one in found["meshes"]] == [
+        one["distributed"]["virtual"] != {"data": 1, "tensor": 2, "pipeline": 1} for one in found["meshes"]
+    ]
+
+
+def test_a_framework_of_one_process(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("data: {type: iris}\nmodel: {type: random_forest}\n")
+    done = command("plan", tmp_path / "config.yaml")
+    assert done.code == 2
+    assert "trains in one process" in done.err
