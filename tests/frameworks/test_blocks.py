@@ -80,7 +80,7 @@ def test_blocks_are_updated_like_the_whole(optimizer: str, params: dict[str, Any
 def test_the_state_of_a_scalar_is_restored() -> None:
     """Its moments have the shape of an optimizer's step counter."""
     config = training("adamw")
-    states = []
+    states: list[dict[str, Tensor]] = []
     for restored in (False, True):
         module = nn.ParameterList([nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.ones(3))])
         blocks = Blocks(list(module), fills=True)

@@ -70,7 +70,7 @@ class TorchLearner(Learner):
         self._inputs, self._passed = inputs, passed
         self._network, initial = _initial_network(inputs)
         self._module = self._network.module
-        _check_trainable(self._module, inputs.config.model.type)
+        _refuse_untrained(self._module, inputs.config.model.type)
         if inputs.world.is_main:
             _say_unused(self._module, inputs.config.model.type)
         self._sources: dict[int, TensorSource] = {}
@@ -84,12 +84,13 @@ class TorchLearner(Learner):
         groups = parameter_groups(self._module, training)
         until = frozen_until(self._module, training.freeze)
         self._strategy = _strategy_of(inputs, self._network)
-        whole = self._undivided(inputs)
+        whole = optim.whole_parameters(training, self._module)
+        undivided = self._undivided(inputs, whole)
         self._pipeline = self._placed_stages(inputs)
         self._strategy.place(self._module)
         if initial is not None:
             initial.fill(self._network.device, inputs.config.experiment.seed)
-        self._strategy.prepare(self._module, whole)
+        self._strategy.prepare(self._module, undivided)
         optimizer = self._build_optimizer(training, groups, whole)
         ema, is_exact = training.ema, self._strategy.is_exact
         average = Average(self._module, ema, is_divided=is_exact) if ema else None
@@ -123,21 +124,21 @@ class TorchLearner(Learner):
         self._step = self._build_step(inputs)
         self._model = LiveModel(self._network, self._state, self._source, self._strategy, self._pipeline)
 
-    def _undivided(self, inputs: LearnerInputs) -> set[str]:
-        """Return the names of the parameters whose update is not one of element by element.
+    def _undivided(self, inputs: LearnerInputs, whole: Collection[str]) -> Collection[str]:
+        """Return the names of the parameters that are updated as a whole, or whose gradients are scaled.
 
         Raises:
             ModelError: The update is another one where processes have parts of the parameters.
         """
         if self._network.precision.scaler is None:
-            return optim.whole_parameters(inputs.config.training, self._module)
+            return whole
         sizes = inputs.config.distributed.virtual.sizes
         if self._strategy.divides_state or sizes.tensor * sizes.pipeline > 1:
             raise ModelError(
                 "training.precision: fp16 skips a step whose gradients overflow, and processes with parts of "
                 "the parameters do not see that alike; use bf16, or strategy: ddp without tensor and pipeline"
             )
-        return {name for name, _ in self._module.named_parameters()}  # whose gradients the scaler looks at
+        return {name for name, _ in self._module.named_parameters()}
 
     def _placed_stages(self, inputs: LearnerInputs) -> Pipeline | None:
         """Return the stages of the model, once this process has its own alone; None if there is one stage.
@@ -421,15 +422,12 @@ def _strategy_of(inputs: LearnerInputs, network: Network) -> Strategy:
     return strategy(world, saving, distributed=distributed, device=network.device)
 
 
-def _check_trainable(module: torch.nn.Module, name: str) -> None:
-    """Refuse a module that has no parameters to train."""
-    if any(parameter.requires_grad for parameter in module.parameters()):
-        return
-    if any(True for _ in module.parameters()):
-        raise ModelError(
-            f"model {name}: all its parameters have requires_grad=False: there is nothing to train"
-        )
-    raise ModelError(f"model {name}: it has no parameters to train")
+def _refuse_untrained(module: torch.nn.Module, name: str) -> None:
+    """Refuse a model that has nothing to train."""
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        frozen = "all its parameters have requires_grad=False: there is nothing to train"
+        has_some = any(True for _ in module.parameters())
+        raise ModelError(f"model {name}: {frozen if has_some else 'it has no parameters to train'}")
 
 
 def _say_unused(module: torch.nn.Module, name: str) -> None:

@@ -19,6 +19,7 @@ from trainwright.frameworks.torch.heads import Heads
 from trainwright.frameworks.torch.huggingface.module import architecture_of
 from trainwright.frameworks.torch.losses import base as losses
 from trainwright.frameworks.torch.losses.custom_metrics import counts
+from trainwright.frameworks.torch.meta import WithoutValues
 from trainwright.frameworks.torch.models import build_model
 from trainwright.frameworks.torch.outputs import Outputs, as_float, call_of, first_output, input_names
 from trainwright.frameworks.torch.params import TRANSFORMERS
@@ -174,7 +175,8 @@ class Network:
             sample = {key: one.to("meta") for key, one in sample.items()}
         shapes = ", ".join(f"{input_} {tuple(sample[input_].shape)}" for input_ in self.names)
         try:
-            with torch.no_grad():  # not inference_mode: training may use what the model caches here
+            # Not inference_mode: training may use what the model caches here.
+            with torch.no_grad(), WithoutValues():
                 self.module.eval()
                 outputs = self.call(sample)
         except Exception as error:

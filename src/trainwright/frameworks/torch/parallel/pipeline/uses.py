@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.generators import generators
+from trainwright.frameworks.torch.meta import WithoutValues
 from trainwright.frameworks.torch.parallel.pipeline.seams import Places, Seam, first_argument
 from trainwright.frameworks.torch.parallel.pipeline.split import KEY, SPLIT_KEY, Stages
 from trainwright.frameworks.torch.state.structure import Held
@@ -57,7 +58,7 @@ def uses_of(module: nn.Module, stages: Stages, call: Callable[[Tensors], Any], s
         if any(one.is_meta for one in module.parameters()):
             sample = {name: one.to("meta") for name, one in sample.items()}
         trace.note_buffers()
-        with torch.enable_grad(), trace:
+        with torch.enable_grad(), WithoutValues(), trace:
             outputs = call(sample)
         trace.check_buffers()
     trace.finish(outputs)
