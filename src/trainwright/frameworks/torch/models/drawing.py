@@ -20,7 +20,7 @@ from trainwright.digest import sha256_bytes
 from trainwright.errors import ModelError
 from trainwright.frameworks.support.torch_imports import skip_compiler_import
 from trainwright.frameworks.torch.generators import drawing_from
-from trainwright.frameworks.torch.state.layout import block_of, copy_into, local
+from trainwright.frameworks.torch.state.layout import block_of, copy_into, is_expanded, local
 from trainwright.order import INIT, stream_seed
 
 # Gives the parameters and buffers that a module, of this name in its model, has itself their initial values.
@@ -220,4 +220,6 @@ class _Writes(TorchDispatchMode):
             value = args[position] if position < len(args) else given.get(argument.name)
             if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, Tensor):
                 self.storages.append(_storage(value))
+                if is_expanded(value):  # in the place of what other stages of a pipeline have
+                    return value
         return func(*args, **given)
