@@ -348,7 +348,7 @@ def test_a_metric_that_decides_has_the_bits_of_ours_and_resumes(adding: Path) ->
         "evaluation.every_n_steps": 3,
         "evaluation.metrics": ["adding:Pixels", "adding:jaccard_index", "pixel_accuracy", "iou"],
         "checkpoint.metric": "val_Pixels",
-        "training.early_stopping": {"metric": "val_jaccard_index", "patience": 3},
+        "training.early_stopping": {"metric": "val_jaccard_index", "patience": 6},
     }
     whole, resumed = whole_and_resumed(adding, overrides)
     assert_same(resumed, whole)

@@ -104,7 +104,7 @@ class Member(World):
         self.rank, self.size, self.mesh = rank, size, Mesh(data=size)
         self.rested = threading.Event()
 
-    def rest(self) -> None:
+    def watch_again(self) -> None:
         self.rested.set()
 
 
@@ -382,7 +382,7 @@ def test_a_model_of_one_parameter() -> None:
     assert torch.allclose(weight.detach(), 1 - 0.5 * rows.mean(dim=0))
 
 
-def test_a_process_that_waits_for_another_is_not_watched(
+def test_a_process_that_waits_for_another_is_watched_anew(
     collectives: Callable[[int], Collectives], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_QUIET_SECONDS", 0.01)

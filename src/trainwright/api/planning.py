@@ -8,12 +8,10 @@ from trainwright.api.configs import check
 from trainwright.config import Config, Overrides
 from trainwright.config.overrides import with_settings
 from trainwright.config.schema import bounds
-from trainwright.records.mesh_estimate import Machines
+from trainwright.records.mesh_estimate import BETWEEN, SPEED, WITHIN, Machines
 
 if TYPE_CHECKING:
     from trainwright.records.mesh_estimate import MeshPlan
-
-WITHIN, BETWEEN, SPEED = 300e9, 25e9, 200e12  # NVLink and a network card of 200 Gb/s; a GPU in 16 bits
 
 
 def plan(

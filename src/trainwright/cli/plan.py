@@ -9,10 +9,9 @@ import click
 
 import trainwright
 from trainwright.api.documents import mesh_plan
-from trainwright.api.planning import BETWEEN, SPEED, WITHIN
 from trainwright.cli import options
 from trainwright.cli.output import show, size, table
-from trainwright.config.emit import inline
+from trainwright.records.mesh_estimate import BETWEEN, SPEED, WITHIN
 
 if TYPE_CHECKING:
     from trainwright.records.mesh_estimate import MeshEstimate, MeshPlan
@@ -54,9 +53,10 @@ def plan(
     speed: float,
     as_json: bool,
 ) -> None:
-    """Estimate memory and communication of a run, on its mesh of processes and on the three best others.
+    """Estimate what a run needs on its mesh, and on others.
 
-    The estimates are made from shapes alone: no device is used, and no memory for the model.
+    These are memory, communication and the time of a step, for the mesh of the config and for the three best
+    others. The estimates are made from shapes alone: no device is used, and no memory for the model.
     """
     made = trainwright.plan(
         file,
@@ -80,6 +80,8 @@ def _lines(made: MeshPlan) -> Iterator[str]:
     heads = ["", "config", *(f"other {number}" for number in range(1, len(meshes)))]
     yield from table(_rows(meshes), heads)
     yield ""
+    from trainwright.config.emit import inline
+
     for head, one in zip(heads[1:], meshes, strict=True):
         yield f"{head}: distributed: {inline(one.lines(machines.per_machine))}"
         if one.has_other_bits:

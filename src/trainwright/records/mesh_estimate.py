@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from trainwright.world import Mesh
 
+# NVLink and a network card of 200 Gb/s, in bytes per second; a GPU in 16 bits, in operations per second.
+WITHIN, BETWEEN, SPEED = 300e9, 25e9, 200e12
+
 
 class Memory(NamedTuple):
     """The bytes that tensors take in one process at the fullest moment of a step, by kind.
