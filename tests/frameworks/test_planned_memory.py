@@ -31,12 +31,6 @@ CASES = {
         "training.microbatch_size=2",
     ],
     "tensor": ["distributed.nproc=2", "distributed.tensor=2"],
-    "fsdp in a pipeline": [
-        "distributed.nproc=4",
-        "distributed.strategy=fsdp",
-        "distributed.pipeline=2",
-        "training.microbatch_size=2",
-    ],
     "pipeline": ["distributed.nproc=2", "distributed.pipeline=2", "training.microbatch_size=2"],
 }
 

@@ -354,7 +354,7 @@ def test_wrong_input_ends_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"nproc": 3}, "3 is not a power of two"),
+        ({"nproc": 3}, "3 does not divide the 2 virtual ranks of the batch; allowed: 1, 2"),
         (
             {"nproc": 4, "virtual": {"data": 2}},
             "4 does not divide the 2 virtual ranks of the batch; allowed: 1, 2",

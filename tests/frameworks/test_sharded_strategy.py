@@ -91,10 +91,11 @@ def test_batch_normalization_over_the_processes(tmp_path: Path) -> None:
     SUITE._compare(*results)
 
 
-def test_more_virtual_ranks_than_processes_cannot_be_normalized_together(tmp_path: Path) -> None:
-    words = ["training.batch_size=24", "distributed.virtual.data=4"]
-    refused = train(tmp_path, 2, *words, model="Normalized")
-    assert refused.returncode == 2
-    assert (
-        "set distributed.nproc to 4, or virtual.data to 2" in json.loads(refused.stdout)["error"]["message"]
-    )
+def test_more_virtual_ranks_than_processes_are_normalized_together(tmp_path: Path) -> None:
+    """Each process holds all parameters then, as the log says."""
+    words = ["training.batch_size=24", "training.microbatch_size=6", "training.max_steps=12"]
+    runs = [
+        train(tmp_path / str(n), n, *words, "distributed.virtual.data=4", model="Normalized") for n in (1, 2)
+    ]
+    SUITE._compare(*map(SUITE._result, runs))
+    assert "each process holds all parameters, as with ddp" in runs[1].stderr

@@ -414,7 +414,9 @@ def test_a_real_full_disk(tmp_path: Path) -> None:
     done = command("train", config, "--runs-dir", "full", folder=tmp_path, killed=("FULL", "step", 12))
     assert done.returncode == 1, done.stderr
     # Those since step 14 are kept; which one the end finds missing first depends on the writer's thread.
-    failed = re.search("the best model of step (14|21|28) cannot be written.*earlier checkpoints", done.stderr)
+    failed = re.search(
+        "the best model of step (14|21|28) cannot be written.*earlier checkpoints", done.stderr
+    )
     assert failed, "no commit of step 30 without it"
     assert "fix this, then resume the run" in done.stderr
     assert os.strerror(errno.EFBIG) in done.stderr
