@@ -154,7 +154,10 @@ def spread(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Result]:
 @pytest.mark.parametrize("row", ROWS)
 def test_processes_and_schedules_change_no_bits(row: Case, spread: dict[Case, Result]) -> None:
     """Weights, losses of each virtual rank, and what is predicted."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in the processes, whatever other tests have set here
     alone = result_of(row)
+    torch.set_num_threads(threads)
     for case in _spread(row):
         result = spread[case]
         assert (result.digest, result.losses, result.outputs) == (
