@@ -85,12 +85,11 @@ class TorchLearner(Learner):
         until = frozen_until(self._module, training.freeze)
         self._strategy = _strategy_of(inputs, self._network)
         whole = optim.whole_parameters(training, self._module)
-        undivided = self._undivided(inputs, whole)
         self._pipeline = self._placed_stages(inputs)
         self._strategy.place(self._module)
         if initial is not None:
             initial.fill(self._network.device, inputs.config.experiment.seed)
-        self._strategy.prepare(self._module, undivided)
+        self._strategy.prepare(self._module, whole)
         optimizer = self._build_optimizer(training, groups, whole)
         ema, is_exact = training.ema, self._strategy.is_exact
         average = Average(self._module, ema, is_divided=is_exact) if ema else None
@@ -123,22 +122,6 @@ class TorchLearner(Learner):
         self._undo: Undo | None = None
         self._step = self._build_step(inputs)
         self._model = LiveModel(self._network, self._state, self._source, self._strategy, self._pipeline)
-
-    def _undivided(self, inputs: LearnerInputs, whole: Collection[str]) -> Collection[str]:
-        """Return the names of the parameters that are updated as a whole, or whose gradients are scaled.
-
-        Raises:
-            ModelError: The update is another one where processes have parts of the parameters.
-        """
-        if self._network.precision.scaler is None:
-            return whole
-        sizes = inputs.config.distributed.virtual.sizes
-        if self._strategy.divides_state or sizes.tensor * sizes.pipeline > 1:
-            raise ModelError(
-                "training.precision: fp16 skips a step whose gradients overflow, and processes with parts of "
-                "the parameters do not see that alike; use bf16, or strategy: ddp without tensor and pipeline"
-            )
-        return {name for name, _ in self._module.named_parameters()}
 
     def _placed_stages(self, inputs: LearnerInputs) -> Pipeline | None:
         """Return the stages of the model, once this process has its own alone; None if there is one stage.

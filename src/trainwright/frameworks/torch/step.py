@@ -319,8 +319,8 @@ class TorchStep:
         loss = self._loss(outputs, batch)  # ()
         if factor != 1.0:
             loss = loss * factor
-        scaler = self._precision.scaler
-        return loss if scaler is None else scaler.scale(loss), loss.detach()
+        scale = self._precision.scale
+        return loss if scale is None else scale.scaled(loss), loss.detach()
 
 
 class _OfStages(Computation):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainwright.config.distributed import DistributedConfig, VirtualConfig
-from trainwright.frameworks.torch.optim.build import update_of
+from trainwright.frameworks.torch.parallel import collectives
 from trainwright.frameworks.torch.parallel.blocks import Blocks
 from trainwright.frameworks.torch.parallel.norms import Norms
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
@@ -31,7 +31,7 @@ class Strategy:
     """The strategy of a single process, which does all work and holds all state; the base of others.
 
     The learner calls `place`, then `prepare` before it makes the optimizer, whose parameters are those of
-    `blocks`, then `update_of` and `train`. Each step calls
+    `blocks`, then `train`. Each step calls
     `backward` after the forward pass of each microbatch, `end_part` after each virtual rank of this process,
     and `reduce`; then, as the config asks, `clip` or `norm`, and the update. A single process with one
     virtual rank calls neither `end_part` nor `reduce`. All processes make the same calls, but for `backward`:
@@ -192,23 +192,12 @@ class Strategy:
         nn.utils.clip_grads_with_norm_([self.blocks.held(one) for one in parameters], most, norm)
         return norm
 
-    def update_of(
-        self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
-    ) -> Callable[[], object]:
-        """Return what makes an update of the parameters from their gradients.
-
-        Args:
-            optimizer: The optimizer.
-            scaler: What has scaled the loss, and skips an update with gradients that overflow.
-        """
-        if scaler is None:
-            return self.blocks.update(update_of(optimizer), optimizer.param_groups)
-
-        def scaled() -> None:
-            scaler.step(optimizer)
-            scaler.update()
-
-        return scaled
+    def largest(self, value: Tensor) -> Tensor:
+        """Return the largest of the values, (), of the processes that have parts of the parameters."""
+        for axis in ("shard", "tensor", "pipeline"):
+            if getattr(self.world.mesh, axis) > 1:
+                value = torch.stack(collectives.gather(value, self.process_group(axis))).max()
+        return value
 
     @property
     def device_mesh(self) -> DeviceMesh:
