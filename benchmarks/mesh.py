@@ -17,11 +17,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from harness import ONE_THREAD, interval_of, machine, table, temporary_folder
-from tokens import TEXT_BYTES, write_text
+from tokens import BATCH, LENGTH, windows, write_text
 
-LENGTH, BATCH, MICROBATCHES, INTERVAL = 128, 16, 8, 2
+MICROBATCHES, INTERVAL = 8, 2
 HIDDEN, LAYERS, HEADS = 256, 4, 8
 BY_HAND = "torch by hand"
 CONFIG = f"""\
@@ -103,19 +102,14 @@ def by_hand(axis: str, steps: int) -> None:
 
     torch.set_num_threads(1)
     mesh = init_device_mesh("cpu", (2,))
-    text = np.fromfile("text.txt", np.uint8)[: int(TEXT_BYTES * 0.98)]
-    rows = (len(text) - 1) // LENGTH
-    inputs, labels = (
-        torch.from_numpy(text[start : start + rows * LENGTH].reshape(rows, LENGTH).astype(np.int64))
-        for start in (0, 1)
-    )  # (rows, LENGTH) each
+    inputs, labels = windows()
     torch.manual_seed(1)
     model = Gpt(256, LENGTH, HIDDEN, LAYERS, HEADS, tie_embeddings=False)
     step_of = {"ddp": data_parallel, "fsdp": fully_sharded, "tensor": tensor_parallel, "pipeline": pipelined}
     parameters, forward_and_backward = step_of[axis](model, mesh)
     optimizer = torch.optim.AdamW(parameters, lr=3e-4, weight_decay=0.1, fused=True)
     losses, times = [], []
-    order = torch.randperm(rows)
+    order = torch.randperm(len(inputs))
     for step in range(steps):
         ids = order[step * BATCH : (step + 1) * BATCH]
         if axis in ("ddp", "fsdp"):
