@@ -75,6 +75,8 @@ MODELS: dict[str, Any] = {  # the model, its data, and the virtual mesh
     ),
     "cnn": ({"type": "cnn", "params": CNN}, {"type": "digits"}, {"data": 4}),
 }
+# Batch normalization needs equal parts of a batch.
+EQUAL = {"cnn": {"batch_size": 16, "drop_last": True}}
 CELLS = [
     (mesh, model, precision)
     for mesh, model, precision in itertools.product(MESHES, MODELS, ["fp32", "bf16"])
@@ -97,6 +99,7 @@ def config(name: str, precision: str) -> dict[str, Any]:
             "max_grad_norm": 0.5,
             "precision": precision,
             "threads": 1,
+            **EQUAL.get(name, {}),
         },
         "evaluation": {"every_n_steps": 6, "batch_size": 64},
         "checkpoint": {"every_n_steps": 4, "every_n_minutes": None},

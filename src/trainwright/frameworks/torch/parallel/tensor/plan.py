@@ -29,10 +29,10 @@ class Plan:
         sequence: Modules that compute each slice of the tokens, (rows, length, ...), by itself, as a norm.
         divided: Integer attributes of modules that a slice has a share of, such as `num_heads`, by pattern.
         sizes: Further numbers that the slices must divide, by what they are called in messages.
-        openings: Modules whose outputs stay slices, which other modules pass on to a row-wise layer. Such a layer
-            adds up what it computes of them, wherever it is. An opening may take slices, too.
-        fused: Column-wise layers of several layers side by side, as queries, keys and values in this order: how
-            many. A slice has a part of each. Their parameters are whole in each process.
+        openings: Modules whose outputs stay slices until a row-wise layer of another module takes them. They may
+            take slices themselves.
+        fused: The number of layers that a column-wise one has side by side, as queries, keys and values, by
+            its name. A slice has a part of each, and each process all of their parameters.
     """
 
     colwise: Sequence[str]

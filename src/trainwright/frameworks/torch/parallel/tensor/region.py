@@ -34,8 +34,8 @@ class _Weight(NamedTuple):
         owner: The module that has it.
         name: Its name there.
         dim: The dimension along which it is split; None: each slice has the whole.
-        fused: The number of parameters side by side, of each of which a slice has a part. If they are several,
-            all processes have all of them.
+        fused: The number of parameters side by side, of each of which a slice has a part. If it is not 1,
+            each process has all of them.
     """
 
     owner: nn.Module
@@ -229,7 +229,7 @@ class RegionForward(SlicedForward):
         """
         if isinstance(leaf, Tensor) and self._output is self._module:
             raise ModelError(
-                f"{plan.KEY}: {self._name} is {plan.ROWWISE}, but what it gets is not of a layer that is split"
+                f"{plan.KEY}: {self._name} is {plan.ROWWISE}, but gets what no {plan.COLWISE} layer has given"
             )
         return super()._argument(leaf)
 
