@@ -29,8 +29,8 @@ class Plan:
         sequence: Modules that compute each slice of the tokens, (rows, length, ...), by itself, as a norm.
         divided: Integer attributes of modules that a slice has a share of, such as `num_heads`, by pattern.
         sizes: Further numbers that the slices must divide, by what they are called in messages.
-        openings: Modules whose outputs stay slices until a row-wise layer of another module takes them. They may
-            take slices themselves.
+        openings: Modules whose outputs stay slices until a row-wise layer of another module takes them; they
+            may take slices themselves.
         fused: The number of layers that a column-wise one has side by side, as queries, keys and values, by
             its name. A slice has a part of each, and each process all of their parameters.
     """
