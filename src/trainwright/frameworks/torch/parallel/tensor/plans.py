@@ -126,11 +126,6 @@ def _of_transformers(module: nn.Module, base: Any) -> Plan:
     known = _KNOWN.get(config.model_type)
     if known is None:
         known = _Known(getattr(base.base_model.config, "base_model_tp_plan", None) or {})
-    if not known.styles:
-        raise ModelError(
-            f"{KEY}: there is no plan of tensor parallelism for {config.model_type} of transformers; use one "
-            f"of {', '.join(_KNOWN)}, a model of the kind of llama, or type: gpt"
-        )
     parts: Any = base.base_model
     own = next(name for name, part in module.named_modules() if part is parts)
     prefix = f"{own}." if own else ""
@@ -155,6 +150,11 @@ def _of_transformers(module: nn.Module, base: Any) -> Plan:
             layers[style] += split
             if pattern in known.fused:
                 fused |= dict.fromkeys(split, known.fused[pattern])
+    if not layers[COLWISE]:
+        raise ModelError(
+            f"{KEY}: there is no plan of tensor parallelism for {config.model_type} of transformers; use one "
+            f"of {', '.join(_KNOWN)}, a model of the kind of llama, or type: gpt"
+        )
     return Plan(
         layers[COLWISE],
         layers[ROWWISE],
