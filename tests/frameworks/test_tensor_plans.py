@@ -246,10 +246,12 @@ def test_models_of_transformers() -> None:
         plan_of(huggingface("hunyuan_v1_dense", head_dim=6, pad_token_id=0))
 
 
-def test_a_pass_leaves_no_state() -> None:
+@pytest.mark.parametrize("name", ["own", "hf_gpt2", "hf_bert"])
+def test_a_pass_leaves_no_state(name: str) -> None:
     """What training changes besides weights, no checkpoint holds."""
-    model = Own()
-    parallelize(model, replace(OWN_PLAN, sequence=["embedding"]), Slices(2))
+    model = MODELS[name]()
+    sequence = ["embedding"] if name == "own" else []
+    parallelize(model, replace(plan_for(name, model), sequence=sequence), Slices(2))
     before = fingerprints(model)
     gradients(model, training=True)
     model.zero_grad()
