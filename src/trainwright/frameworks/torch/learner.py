@@ -39,6 +39,7 @@ from trainwright.frameworks.torch.outputs import call_of, in_float
 from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of, has_batch_norms
 from trainwright.frameworks.torch.parallel.pipeline.links import Links
 from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
+from trainwright.frameworks.torch.parallel.pipeline.schedule import undivided
 from trainwright.frameworks.torch.parallel.pipeline.split import split
 from trainwright.frameworks.torch.parallel.pipeline.uses import uses_of
 from trainwright.frameworks.torch.parallel.strategy import Strategy
@@ -168,7 +169,10 @@ class TorchLearner(Learner):
         links = None
         if inputs.world.mesh.pipeline > 1:
             links = Links(self._strategy.process_group("pipeline"))
-        pipeline = Pipeline(module, stages, uses, links=links, name=distributed.schedule)
+        name, processes = distributed.schedule, inputs.world.mesh.pipeline
+        if processes == 1 or self._strategy.passes_communicate or training.activation_checkpointing:
+            name = undivided(name, count, processes)
+        pipeline = Pipeline(module, stages, uses, links=links, name=name)
         pipeline.place(device)
         self._strategy.shared, self._strategy.copied = pipeline.shared, pipeline.copied
         return pipeline
