@@ -117,8 +117,9 @@ def _plain(stages: int, ranks: int, microbatch: int) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(("stages", "ranks"), [(1, 1), (1, 4), (2, 1), (2, 2), (4, 4)])
 def test_one_process_is_a_plain_loop(stages: int, ranks: int) -> None:
-    result = result_of(Case(stages=stages, ranks=ranks))
-    assert result.digest == digest(_plain(stages, ranks, 4))
+    wanted = digest(_plain(stages, ranks, 4))
+    for name in (ONE_F_ONE_B, ZERO_BUBBLE):
+        assert result_of(Case(stages=stages, ranks=ranks, schedule=name)).digest == wanted, name
 
 
 # --- several processes, and other models
@@ -369,7 +370,7 @@ def test_each_stage_takes_the_microbatches_in_order(name: str) -> None:
                             found.setdefault(one.kind, []).append(one.microbatch)
                     parts = {Kind.INPUT, Kind.WEIGHT} if name == ZERO_BUBBLE and stage else {Kind.BACKWARD}
                     kinds = {Kind.FORWARD, *parts} if microbatches else set()
-                    assert found == dict.fromkeys(kinds, list(range(microbatches)))
+                    assert found == {kind: list(range(microbatches)) for kind in kinds}
                 assert made.length >= _shortest(made.actions, stages)
 
 

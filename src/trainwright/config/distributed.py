@@ -122,8 +122,8 @@ class DistributedConfig(Section):
         default="1f1b",
         description="the order of the passes in a pipeline: 1f1b holds the activations of few microbatches, "
         "interleaved gives each process every `pipeline`-th stage of `virtual.pipeline`, and so waits less; "
-        "zero_bubble does so too, and makes gradients of weights while it would wait; gpipe makes all forward "
-        "passes first",
+        "zero_bubble does so too, and makes the gradients of weights while it would wait; gpipe makes all "
+        "forward passes first",
     )
     pipeline_split: list[str] = bits(
         [],

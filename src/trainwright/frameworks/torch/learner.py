@@ -169,7 +169,8 @@ class TorchLearner(Learner):
         links = None
         if inputs.world.mesh.pipeline > 1:
             links = Links(self._strategy.process_group("pipeline"))
-        name, processes = distributed.schedule, inputs.world.mesh.pipeline
+        name: str = distributed.schedule
+        processes = inputs.world.mesh.pipeline
         if processes == 1 or self._strategy.passes_communicate or training.activation_checkpointing:
             name = undivided(name, count, processes)
         pipeline = Pipeline(module, stages, uses, links=links, name=name)

@@ -56,7 +56,8 @@ class Schedule(NamedTuple):
     def bubble(self) -> float:
         """The share of the time in which a process waits for others."""
         busy = sum(_TIMES[one.kind] for some in self.actions for one in some)
-        return 1 - busy / (len(self.actions) * self.length) if self.length else 0.0
+        time = len(self.actions) * self.length
+        return (time - busy) / time if time else 0.0
 
 
 def process_of(stage: int, stages: int, processes: int, name: str) -> int:

@@ -1,8 +1,8 @@
 """A backward pass in two parts: the gradient of a stage's input first, those of its weights later.
 
-Both parts call the operations of autograd's graph that one whole pass would call, each of which makes only the
-gradients that are asked for. So the bits are those of a whole pass. (The idea is that of
-`torch.distributed.pipelining`, which adds up the gradients of a weight that is used twice in another order.)
+Both parts call the operations of autograd's graph that one whole pass would call, each of which makes only
+the gradients that are asked for. So the bits are those of a whole pass. The idea is that of
+`torch.distributed.pipelining`, which goes through all operations between two uses of a weight a second time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from trainwright.errors import ModelError
 KEY = "distributed.schedule"
 _LEAF, _REENTRANT = "AccumulateGrad", "CheckpointFunctionBackward"
 REFUSAL = (
-    f"{KEY}: zero_bubble cannot divide the backward pass of a model that saves activations in a way of its own, "
-    "such as torch.utils.checkpoint; use 1f1b or interleaved, or training.activation_checkpointing"
+    f"{KEY}: zero_bubble cannot divide the backward pass of a model that saves activations in its own way, "
+    "as with torch.utils.checkpoint; use 1f1b or interleaved, or training.activation_checkpointing"
 )
 Leaves = dict[Node, None]  # an ordered set
 
