@@ -125,10 +125,11 @@ class DistributedConfig(Section):
         "zero_bubble does so too, and makes the gradients of weights while it would wait; gpipe makes all "
         "forward passes first",
     )
-    pipeline_split: list[str] = bits(
+    pipeline_split: Literal["measured"] | list[str] = bits(
         [],
         description="names of the blocks with which the second and later stages begin, such as `blocks.4`; "
-        "default: as many parameters in each stage as possible",
+        "default: the same number of parameters in each stage, as far as possible; measured: the same time, "
+        "as measured when the run begins, and recorded",
     )
     wrap: list[str] = placement(
         [],
