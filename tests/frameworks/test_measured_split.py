@@ -12,8 +12,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from trainwright.config import load
 from trainwright.frameworks.torch.parallel.pipeline.measured import measured_split
 from trainwright.frameworks.torch.parallel.pipeline.split import balanced
+from trainwright.records.decision import journalled_decisions
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.objects import Objects
+from trainwright.runs.wiring import build
 from trainwright.testing.strategy_suite import StrategySuite
 
 
@@ -90,6 +95,25 @@ def test_stages_of_equal_times(times: list[int], head: int, first: list[str], de
     assert device == "meta" or all(torch.equal(after[name], one) for name, one in before.items())
 
 
+def test_what_was_chosen_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """A later attempt measures nothing."""
+    model = {"type": "transformer", "hidden_size": 16, "num_layers": 4, "num_heads": 2}
+    mesh = {"virtual": {"data": 1, "pipeline": 3}, "pipeline_split": "measured"}
+    config = load({"data": "digits", "model": model, "distributed": mesh}, adapters=Catalog()).config
+    with caplog.at_level("INFO"):
+        first: Any = build(config, 1, Objects()).learner
+    assert "pipeline_split: encoder.layers." in caplog.text
+    (chosen,) = first.choices().values()
+    assert [*first._pipeline.stages.firsts][1:] == [int(name[-1]) for name in json.loads(chosen)]
+    caplog.clear()
+    for later in ((1, 2), (2, 3)):
+        names = json.dumps([f"encoder.layers.{index}" for index in later])
+        learner: Any = build(config, 1, Objects(), {"distributed.pipeline_split": names}).learner
+        assert learner._pipeline.stages.firsts == (0, *later)
+        assert learner.choices() == {"distributed.pipeline_split": names}
+    assert "pipeline_split" not in caplog.text
+
+
 CONFIG: dict[str, Any] = {
     "experiment": {"name": "measured", "seed": 5},
     "data": {"type": "digits"},
@@ -146,24 +170,12 @@ def _train(folder: Path, *words: str) -> dict[str, Any]:
 
 @pytest.mark.services
 def test_what_was_measured_is_recorded(tmp_path: Path) -> None:
-    """A run has the digest of one whose config names the blocks, and is repeated on another mesh."""
+    """A run has the digest of one whose config names the blocks, in one process, and is repeated with them."""
     first = _train(tmp_path / "measured", *TWO)
     (run,) = (tmp_path / "measured" / "runs" / "measured").iterdir()
-    assert json.dumps(["blocks.3"]) in json.loads(_choice(run))["distributed.pipeline_split"]
-    named = _train(tmp_path / "named", *TWO, 'distributed.pipeline_split=["blocks.3"]')
+    chosen = {"distributed.pipeline_split": json.dumps(["blocks.3"])}
+    assert journalled_decisions(run / "journal").choices() == chosen
+    named = _train(tmp_path / "named", 'distributed.pipeline_split=["blocks.3"]')
     assert named["digest"] == first["digest"]
-    other = _train(tmp_path / "other", *TWO, 'distributed.pipeline_split=["blocks.1"]')
-    assert other["digest"] != first["digest"]
-    again = _command(tmp_path / "measured", "reproduce", run.name, "distributed.nproc=1", "--trust")
+    again = _command(tmp_path / "measured", "reproduce", run.name, "--trust")
     assert again["verdict"] == "identical"
-
-
-def _choice(run: Path) -> str:
-    """Return the detail of the decision, as JSON."""
-    found = [
-        json.dumps(event["detail"])
-        for file in run.rglob("*.jsonl")
-        for line in file.read_text().splitlines()
-        if (event := json.loads(line)).get("kind") == "choice" or event.get("decision") == "choice"
-    ]
-    return found[0]
