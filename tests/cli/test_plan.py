@@ -71,3 +71,21 @@ def test_a_framework_of_one_process(command: Command, tmp_path: Path) -> None:
     done = command("plan", tmp_path / "config.yaml")
     assert done.code == 2
     assert "trains in one process" in done.err
+
+
+def test_the_schedule_says_how_long_processes_wait(command: Command, tmp_path: Path) -> None:
+    """Two stages of 1F1B wait for a forward and a backward pass (3 units), of zero bubble for a third."""
+    mesh = {"nproc": 2, "pipeline": 2, "virtual": {"data": 1, "pipeline": 2}}
+    config = write(tmp_path, distributed=mesh)
+    few = ["training.microbatch_size=2", "--json"]  # 4 microbatches
+    found = {}
+    for schedule in ("1f1b", "zero_bubble"):
+        own = command("plan", config, f"distributed.schedule={schedule}", *few).json["meshes"][0]
+        found[schedule] = own["bubble"]
+        if schedule == "zero_bubble":
+            held = own["memory_bytes"]["activations"]
+    assert found == {"1f1b": 3 / 15, "zero_bubble": 1 / 13}
+    checkpointing = ["distributed.schedule=zero_bubble", "training.activation_checkpointing=[blocks.*]"]
+    own = command("plan", config, *checkpointing, *few).json["meshes"][0]
+    assert own["bubble"] == 3 / 15
+    assert own["memory_bytes"]["activations"] < held

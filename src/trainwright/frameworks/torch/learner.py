@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,11 +36,13 @@ from trainwright.frameworks.torch.optim.ema import Average
 from trainwright.frameworks.torch.optim.freezing import Freezing, frozen_until
 from trainwright.frameworks.torch.optim.groups import Group, parameter_groups
 from trainwright.frameworks.torch.optim.update import Clipping, Update
-from trainwright.frameworks.torch.outputs import call_of, in_float
+from trainwright.frameworks.torch.outputs import Outputs, call_of, in_float
 from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of, has_batch_norms
 from trainwright.frameworks.torch.parallel.pipeline.links import Links
+from trainwright.frameworks.torch.parallel.pipeline.measured import MEASURED, measured_split
 from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
-from trainwright.frameworks.torch.parallel.pipeline.split import split
+from trainwright.frameworks.torch.parallel.pipeline.schedule import undivided
+from trainwright.frameworks.torch.parallel.pipeline.split import SPLIT_KEY, split
 from trainwright.frameworks.torch.parallel.pipeline.uses import uses_of
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
@@ -85,6 +88,7 @@ class TorchLearner(Learner):
         until = frozen_until(self._module, training.freeze)
         self._strategy = _strategy_of(inputs, self._network)
         whole = optim.whole_parameters(training, self._module)
+        self._choices: Mapping[str, str] = {}
         self._pipeline = self._placed_stages(inputs)
         self._strategy.place(self._module)
         if initial is not None:
@@ -146,15 +150,51 @@ class TorchLearner(Learner):
                 "whose microbatches a pipeline computes one after the other; use group or layer "
                 "normalization, or leave distributed.pipeline and virtual.pipeline out"
             )
-        stages = split(module, count, distributed.pipeline_split)
+        stages = split(module, count, self._first_blocks(inputs, count))
         uses = uses_of(module, stages, call, self._train.take(np.zeros(1, dtype=np.int64)))
         links = None
         if inputs.world.mesh.pipeline > 1:
             links = Links(self._strategy.process_group("pipeline"))
-        pipeline = Pipeline(module, stages, uses, links=links, name=distributed.schedule)
+        name: str = distributed.schedule
+        processes = inputs.world.mesh.pipeline
+        if processes == 1 or self._strategy.passes_communicate or training.activation_checkpointing:
+            name = undivided(name, count, processes)
+        pipeline = Pipeline(module, stages, uses, links=links, name=name)
         pipeline.place(device)
         self._strategy.shared, self._strategy.copied = pipeline.shared, pipeline.copied
         return pipeline
+
+    def _first_blocks(self, inputs: LearnerInputs, count: int) -> Sequence[str]:
+        """Return the names of the first blocks of the later stages: those of the config, or measured ones.
+
+        A collective call.
+        """
+        if (given := inputs.config.distributed.pipeline_split) != MEASURED:
+            return given
+        if not (chosen := inputs.choices.get(SPLIT_KEY)):
+            chosen = inputs.world.from_main(lambda: json.dumps(self._measured_blocks(inputs, count)))
+        self._choices = {SPLIT_KEY: chosen}
+        names: list[str] = json.loads(chosen)
+        return names
+
+    def _measured_blocks(self, inputs: LearnerInputs, count: int) -> Sequence[str]:
+        """Return the names of the first blocks of the later stages, so that stages take equal times."""
+        training, network = inputs.config.training, self._network
+        part = -(-training.batch_size // inputs.config.distributed.virtual.sizes.data)
+        rows = min(part, training.largest_microbatch, len(inputs.splits["train"]))
+        batch, loss = self._train.take(np.arange(rows)), in_float(network.loss)
+
+        def compute(module: torch.nn.Module) -> Outputs:
+            with network.precision.autocast():
+                return call_of(module, network.names)(batch)
+
+        return measured_split(
+            self._module, count, network.device, compute, lambda outputs: loss(outputs, batch)
+        )
+
+    def choices(self) -> Mapping[str, str]:
+        """Return the division into stages, if it was measured."""
+        return self._choices
 
     def _build_step(self, inputs: LearnerInputs) -> TorchStep:
         """Prepare the module as the config asks, and return the step."""

@@ -9,6 +9,7 @@ from trainwright.config.distributed import power_of_two
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.base import LearnerInputs
 from trainwright.frameworks.torch.parallel.automatic import memory_here, shards_for
+from trainwright.frameworks.torch.parallel.pipeline.schedule import ZERO_BUBBLE, schedule, undivided
 from trainwright.frameworks.torch.planning.memory import Share, Spread, memory_of
 from trainwright.frameworks.torch.planning.model import Shape, Sliced, Subject
 from trainwright.frameworks.torch.planning.stages import Place, moments_at, places_of, shapes_at
@@ -121,17 +122,20 @@ class Planner:
         if stages is not None:
             places = places_of(stages, mesh.pipeline)
         shapes = [shapes_at(place, model, trace) for place in places]
+        name: str = self._config.distributed.schedule
+        if mesh.shard > 1 or self._config.training.activation_checkpointing:
+            name = undivided(name, virtual.pipeline, mesh.pipeline)
         memories = []
         for place, some in zip(places, shapes, strict=True):
             moments, kept, ahead = trace.moments, 0.0, 0
             if mesh.pipeline > 1:
                 moments, kept = moments_at(place, trace)
-                ahead = mesh.pipeline - place.number - 1
+                ahead = mesh.pipeline - (1 if name == ZERO_BUBBLE else place.number + 1)
             share = Share(some, moments, kept, ahead, parts, passes, model.update, model.buffers)
             memories.append(memory_of(share, self._spread(mesh, virtual)))
         memory = max(memories, key=lambda one: one.total)
         sent = self._sent(mesh, model, trace, places, shapes, rows, parts, passes)
-        bubble = (mesh.pipeline - 1) / (parts * passes + mesh.pipeline - 1)
+        bubble = schedule(name, virtual.pipeline, mesh.pipeline, parts * passes).bubble
         work = trace.moments[-1].work * parts * passes / mesh.pipeline
         seconds = work / self._machines.speed / (1 - bubble) + self._seconds(mesh, sent)
         return MeshEstimate(

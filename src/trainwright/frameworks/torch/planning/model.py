@@ -22,6 +22,7 @@ from trainwright.frameworks.torch.network import Network
 from trainwright.frameworks.torch.optim import build as optim
 from trainwright.frameworks.torch.optim.groups import parameter_groups
 from trainwright.frameworks.torch.outputs import in_float
+from trainwright.frameworks.torch.parallel.pipeline.measured import MEASURED
 from trainwright.frameworks.torch.parallel.pipeline.split import Stages, split
 from trainwright.frameworks.torch.parallel.wrapping import modules_to_wrap
 from trainwright.frameworks.torch.params import TRANSFORMERS
@@ -116,7 +117,8 @@ class Subject:
             ModelError: It has not so many blocks.
         """
         first = self._inputs.config.distributed.pipeline_split
-        return None if count == 1 else split(self._module, count, first if len(first) == count - 1 else ())
+        is_given = first != MEASURED and len(first) == count - 1
+        return None if count == 1 else split(self._module, count, first if is_given else ())
 
     def _network(self) -> Network:
         inputs, name = self._inputs, self._inputs.config.model.type
