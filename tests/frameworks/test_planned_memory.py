@@ -14,10 +14,10 @@ import pytest
 
 import trainwright
 
-TESTS = Path(__file__).resolve().parent.parent
+MEASURING = Path(__file__).resolve().parent.parent / "measuring"
 CONFIG = {
     "data": {"type": "text", "path": "words.txt", "length": 64, "tokenizer": "bpe", "vocab_size": 2000},
-    "model": {"type": "live_memory:Measured", "hidden_size": 256, "num_layers": 8, "num_heads": 4},
+    "model": {"type": "gpt", "hidden_size": 256, "num_layers": 8, "num_heads": 4},
     "training": {"max_steps": 3, "batch_size": 8, "threads": 1, "device": "cpu"},
 }
 CASES = {
@@ -32,6 +32,7 @@ CASES = {
     ],
     "tensor": ["distributed.nproc=2", "distributed.tensor=2"],
     "pipeline": ["distributed.nproc=2", "distributed.pipeline=2", "training.microbatch_size=2"],
+    "fsdp in a pipeline": ["distributed.nproc=4", "distributed.strategy=fsdp", "distributed.pipeline=2"],
 }
 
 
@@ -49,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measured(folder: Path, out: Path, words: list[str]) -> float:
     """Train, and return the most bytes of all processes and steps."""
-    environment = {**os.environ, "LIVE_MEMORY": str(out), "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "LIVE_MEMORY": str(out), "PYTHONPATH": str(MEASURING), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "trainwright", "train", "config.yaml", "--runs-dir", str(out / "runs")]
     done = subprocess.run(
         [*command, *words], cwd=folder, env=environment, check=False, capture_output=True, text=True

@@ -55,7 +55,13 @@ class Computation(Protocol):
         """Return what is differentiated, and the microbatch's share of the loss, both ()."""
         ...
 
-    def backward(self, output: Tensor, gradient: Tensor | None, microbatch: Microbatch) -> None:
+    def backward(
+        self,
+        output: Tensor,
+        gradient: Tensor | None,
+        microbatch: Microbatch,
+        stage: Sequence[nn.Parameter],
+    ) -> None:
         """Add the gradients of a stage's output, or of the loss, to those of the parameters."""
         ...
 
@@ -172,7 +178,8 @@ class Passes:
             gradient = self._transfers.gradient(stage, number, output)
         if output.requires_grad:  # unless all is frozen
             self._shared.begin(stage)
-            self._computation.backward(output, gradient, microbatch)
+            own = self._pipeline.own_parameters(stage)
+            self._computation.backward(output, gradient, microbatch, own)
             self._shared.end(stage)
         if stage:
             hidden = self._inputs.pop((stage, number))
