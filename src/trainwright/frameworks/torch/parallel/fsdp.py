@@ -59,7 +59,7 @@ class FullySharded(Strategy):
             if not _can_be_divided(one) or name in self.shared  # over the stages of each virtual rank first
         }
         mesh = self.device_mesh["shard"]
-        for part in [*modules_to_wrap(module, self.distributed.wrap), module]:
+        for part in [*modules_to_wrap(module, self.distributed), module]:
             divided = fully_shard(
                 part,
                 mesh=mesh,

@@ -168,7 +168,7 @@ class Subject:
         slices = PlannedSlices(virtual, processes)
         sliced(module, config.distributed.plan, slices)
         named = {id(one): name for name, one in module.named_modules()}
-        units = [*modules_to_wrap(module, config.distributed.wrap), module]
+        units = [*modules_to_wrap(module, config.distributed), module]
         if config.training.activation_checkpointing:
             checkpoint_activations(module, config.training.activation_checkpointing, synchronized=False)
         names = {named[id(one)]: index for index, one in enumerate(units)}
