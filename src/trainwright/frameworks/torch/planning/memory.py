@@ -306,7 +306,10 @@ class _Sharded(_Process):
     def finish(self) -> None:
         """Sum the gradients of the shards over the copies, bucket by bucket."""
         if self.spread.copies > 1:
-            self.note((2 if self.spread.is_exact else 1) * min(self.own, BUCKET_BYTES))
+            bucket = min(self.own, BUCKET_BYTES)
+            # Of a bucket there are what is sent, what is received, and sums of two levels of the tree.
+            sums = (0.5 if self.spread.copies == 2 else 0.75) * bucket
+            self.note(2 * bucket + sums if self.spread.is_exact else bucket)
 
 
 def _buckets(shapes: dict[int, Shape]) -> list[list[int]]:
