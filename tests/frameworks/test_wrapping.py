@@ -61,13 +61,18 @@ def test_sizes_are_those_of_torch(least: int) -> None:
 
 
 def test_modules_that_share_a_weight_are_gathered_together() -> None:
-    module = nn.ModuleDict(
-        {"body": nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50, bias=False)), "head": nn.Linear(8, 50)}
-    )
+    module = nn.ModuleDict({"body": nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), "head": nn.Linear(8, 8)})
+    assert names_of(module, min_num_params=10) == ["body.0", "body.1", "head"]
     module["body"][1].weight = module["body"][0].weight
     assert names_of(module, min_num_params=10) == ["body", "head"]
     module["head"].weight = module["body"][0].weight
     assert names_of(module, min_num_params=10) == []
+
+
+def test_embeddings_are_gathered_with_what_contains_them() -> None:
+    module = nn.ModuleDict({"body": nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50))})
+    assert names_of(module, min_num_params=10) == ["body.1", "body"]
+    assert names_of(module, min_num_params=500) == ["body"]
 
 
 def test_members_of_lists_are_the_default() -> None:

@@ -11,6 +11,7 @@ from trainwright.config.distributed import DistributedConfig
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.patterns import matching_modules
 
+_PARTS = (nn.MultiheadAttention, nn.Embedding, nn.EmbeddingBag)  # of what contains them
 _UNCALLED = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
@@ -48,8 +49,8 @@ def _large(module: nn.Module, least: int) -> list[nn.Module]:
     """Return the modules with at least so many parameters, but for those of others within them.
 
     This is the rule of torch's `size_based_auto_wrap_policy`; `nn.MultiheadAttention` is a part of what
-    contains it, since it uses the weights of a layer that it does not call. So are modules that share a
-    parameter with others.
+    contains it, since it uses the weights of a layer that it does not call. So are embeddings, whose weights
+    models often use as those of the output layer, and modules that share a parameter with others.
     """
     wrapped: list[nn.Module] = []
     names, prefixes = defaultdict(set), defaultdict(set)  # by id; a shared module has several, too
@@ -64,7 +65,7 @@ def _large(module: nn.Module, least: int) -> list[nn.Module]:
     def visit(part: nn.Module) -> dict[int, int]:
         """Wrap what is large enough in a module; return the sizes of its other parameters, by id."""
         left = {id(one): one.numel() for one in part._parameters.values() if one is not None}
-        if isinstance(part, nn.MultiheadAttention):
+        if isinstance(part, _PARTS):
             return {id(one): one.numel() for one in part.parameters()}
         for child in part.children():
             if child not in wrapped:
