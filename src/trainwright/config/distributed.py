@@ -134,7 +134,12 @@ class DistributedConfig(Section):
     wrap: list[str] = placement(
         [],
         description="fsdp, hsdp: names of the modules that are gathered one at a time, such as `layers.*`; "
-        "default: the blocks of models that are known, else the whole module",
+        "default: the members of each ModuleList, else the whole module",
+    )
+    min_num_params: Annotated[int, Field(gt=0)] | None = placement(
+        None,
+        description="fsdp, hsdp: instead of `wrap`, gather modules, inner ones first, that have so many "
+        "parameters, without those of modules within them that are gathered by themselves",
     )
     reshard_after_forward: bool = placement(
         default=True,

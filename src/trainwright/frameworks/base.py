@@ -203,7 +203,14 @@ class Processes(ABC):
             WorldError: The processes do not find each other, or die.
         """
 
-    def plan(self, inputs: LearnerInputs, machines: Machines, *, is_free: bool) -> MeshPlan:  # noqa: ARG002 - others
+    def plan(
+        self,
+        inputs: LearnerInputs,
+        machines: Machines,  # noqa: ARG002 - for others
+        *,
+        is_free: bool,  # noqa: ARG002
+        refusals: Sequence[str] = (),  # noqa: ARG002
+    ) -> MeshPlan:
         """Estimate memory, communication and time of a step on the config's mesh and on the best others.
 
         Nothing of the size of the model is allocated, and no device is used.
@@ -212,6 +219,8 @@ class Processes(ABC):
             inputs: What a learner would be built from.
             machines: The processes, and their machines.
             is_free: Whether the virtual mesh follows the mesh, since the config says nothing of it.
+            refusals: Why the config cannot train in so many processes, in words; another mesh is then
+                proposed in the place of its own.
 
         Raises:
             InputError: The config's own mesh is impossible, or this framework knows no estimates.

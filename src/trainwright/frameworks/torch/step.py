@@ -343,8 +343,14 @@ class _OfStages(Computation):
     def loss(self, outputs: Outputs, batch: Tensors, microbatch: Microbatch) -> tuple[Tensor, Tensor]:
         return self._step._losses(outputs, batch, microbatch.factor)
 
-    def backward(self, output: Tensor, gradient: Tensor | None, microbatch: Microbatch) -> None:
-        self._step._strategy.backward(output, gradient, ends_part=microbatch.ends_rank)
+    def backward(
+        self,
+        output: Tensor,
+        gradient: Tensor | None,
+        microbatch: Microbatch,
+        stage: Sequence[nn.Parameter],
+    ) -> None:
+        self._step._strategy.backward(output, gradient, ends_part=microbatch.ends_rank, stage=stage)
 
     def end_stage(self, parameters: Sequence[nn.Parameter]) -> None:
         self._step._strategy.collect(parameters)

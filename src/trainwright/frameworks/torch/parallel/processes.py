@@ -48,9 +48,11 @@ class TorchProcesses(Processes):
 
         return launch.check(nproc) if ranks_of_environment() is None else check.here()
 
-    def plan(self, inputs: LearnerInputs, machines: Machines, *, is_free: bool) -> MeshPlan:
+    def plan(
+        self, inputs: LearnerInputs, machines: Machines, *, is_free: bool, refusals: Sequence[str] = ()
+    ) -> MeshPlan:
         """Estimate from the shapes of a model without memory."""
         require_libraries()
         from trainwright.frameworks.torch.planning.estimate import plan
 
-        return plan(inputs, machines, is_free=is_free)
+        return plan(inputs, machines, is_free=is_free, refusals=refusals)

@@ -150,6 +150,7 @@ class Strategy:
         *,
         ends_part: bool = False,  # noqa: ARG002 - for others
         is_last: bool = False,  # noqa: ARG002 - for others
+        stage: Sequence[nn.Parameter] | None = None,  # noqa: ARG002 - for others
     ) -> None:
         """Add the gradients of a loss, (), to those of the parameters.
 
@@ -158,6 +159,7 @@ class Strategy:
             gradient: The gradient of what a stage hands on; None for a loss.
             ends_part: Whether the gradients of a virtual rank are complete then, in this stage.
             is_last: Whether all gradients of this process are; never said of a pipeline.
+            stage: The parameters that the stage uses alone; None: there are no stages.
         """
         loss.backward(gradient)
 

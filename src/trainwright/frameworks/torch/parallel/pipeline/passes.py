@@ -56,7 +56,13 @@ class Computation(Protocol):
         """Return what is differentiated, and the microbatch's share of the loss, both ()."""
         ...
 
-    def backward(self, output: Tensor, gradient: Tensor | None, microbatch: Microbatch) -> None:
+    def backward(
+        self,
+        output: Tensor,
+        gradient: Tensor | None,
+        microbatch: Microbatch,
+        stage: Sequence[nn.Parameter],
+    ) -> None:
         """Add the gradients of a stage's output, or of the loss, to those of the parameters."""
         ...
 
@@ -174,7 +180,8 @@ class Passes:
         microbatch, output, gradient = self._backward_arguments(stage, number)
         if output.requires_grad:  # unless all is frozen
             self._shared.begin(stage)
-            self._computation.backward(output, gradient, microbatch)
+            own = self._pipeline.own_parameters(stage)
+            self._computation.backward(output, gradient, microbatch, own)
             self._shared.end(stage)
         self._give_gradient(stage, number)
         if microbatch.ends_rank:

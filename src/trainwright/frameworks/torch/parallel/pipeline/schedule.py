@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 GPIPE, ONE_F_ONE_B, INTERLEAVED, ZERO_BUBBLE = SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
-_IN_TURN = {INTERLEAVED, ZERO_BUBBLE}  # deal the stages out to the processes one by one
+IN_TURN = {INTERLEAVED, ZERO_BUBBLE}  # deal the stages out to the processes one by one
 
 
 class Kind(Enum):
@@ -62,7 +62,7 @@ class Schedule(NamedTuple):
 
 def process_of(stage: int, stages: int, processes: int, name: str) -> int:
     """Return which process of a pipeline owns a stage."""
-    return stage % processes if name in _IN_TURN else stage * processes // stages
+    return stage % processes if name in IN_TURN else stage * processes // stages
 
 
 def undivided(name: str, stages: int, processes: int) -> str:
@@ -82,7 +82,7 @@ def schedule(name: str, stages: int, processes: int, microbatches: int) -> Sched
         processes: The number of processes, which divides it.
         microbatches: How many pass through the stages.
     """
-    group = processes if name in _IN_TURN else 1
+    group = processes if name in IN_TURN else 1
     orders = []
     for process in range(processes):
         owned = [stage for stage in range(stages) if process_of(stage, stages, processes, name) == process]
