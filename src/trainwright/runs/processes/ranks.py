@@ -75,6 +75,9 @@ def launch(request: Request, config: RunConfig) -> Result:
         signum = None
         try:
             signum = processes.launch(config, command, folder)
+        except InputError:  # it starts none
+            _discard(request, None)
+            raise
         except TrainwrightError as error:
             failure = error
         outcomes, run = _outcomes(folder), _agreed_run(folder)
