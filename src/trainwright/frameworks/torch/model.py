@@ -213,7 +213,7 @@ class LoadedModel(_TorchModel):
 
     def __init__(self, inputs: ModelInputs, folder: Path) -> None:
         with OwnGenerators():  # the initial weights are not those that a learner has: they are replaced
-            network = Network(_with_architecture(inputs, folder))
+            network = Network(with_architecture(inputs, folder))
         state = TrainingState(
             network.module, None, network.precision, network.built, losses=network.custom_losses
         )
@@ -368,7 +368,7 @@ class LoadedModel(_TorchModel):
         ]
 
 
-def _with_architecture(inputs: ModelInputs, folder: Path) -> ModelInputs:
+def with_architecture(inputs: ModelInputs, folder: Path) -> ModelInputs:
     """Return the inputs with the saved configuration of a model of transformers, if it is one."""
     if inputs.model is not None or inputs.config.model.type not in TRANSFORMERS:
         return inputs
