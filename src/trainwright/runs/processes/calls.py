@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import tempfile
@@ -19,7 +20,7 @@ from trainwright.runs.lookup import mesh_of_overrides
 from trainwright.runs.processes.started import packed, processes_of, start
 from trainwright.runs.run_config import read_config
 from trainwright.runs.workdir import working_for
-from trainwright.world import ALONE, World, ranks_of_environment
+from trainwright.world import ALONE, RANK_VARIABLES, World, ranks_of_environment
 
 _VALUE = "value"
 
@@ -54,6 +55,8 @@ class Call:
         for signum in (signal.SIGTERM, signal.SIGINT):  # nothing is to be saved, and others may be gone
             signal.signal(signum, signal.SIG_DFL)
         world = processes_of(self.config).join(self.config)
+        for name in RANK_VARIABLES:  # else a config that is read would have the launcher's number of processes
+            del os.environ[name]
         value = self.function(Members(world, self.mesh), *self.arguments)
         if world.is_main:
             (folder / _VALUE).write_bytes(pickle.dumps(value))
