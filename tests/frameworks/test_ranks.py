@@ -420,6 +420,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, t
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     with pytest.raises(
-        InputError, match="2 processes need a GPU each, but this machine has 1; give distributed.nproc=1, or"
+        InputError,
+        match=r"2 processes need a GPU each, but this machine has 1; give distributed\.nproc=1, or",
     ):
         trainwright.train(HARD, {"distributed.nproc": 2}, runs_dir=tmp_path)

@@ -110,10 +110,13 @@ def mesh_of_overrides(run: RunDir, own: Resolved, overrides: Overrides, verb: st
 
     Raises:
         ConfigError: An override is wrong, or the mesh does not divide the virtual one.
-        InputError: One changes another key.
+        InputError: One changes another key, or the framework knows no meshes.
     """
     if not overrides:
         return {}
+    from trainwright.runs.processes.started import processes_of
+
+    processes_of(own.config)
     given = read_config(run, overrides)
     asked = [key for key in given.sources if given.sources[key] != own.sources.get(key)]
     for key in asked:

@@ -55,7 +55,7 @@ class Call:
         for signum in (signal.SIGTERM, signal.SIGINT):  # nothing is to be saved, and others may be gone
             signal.signal(signum, signal.SIG_DFL)
         world = processes_of(self.config).join(self.config)
-        for name in RANK_VARIABLES:  # else a config that is read would have the launcher's number of processes
+        for name in RANK_VARIABLES:  # else configs that are read would have the launcher's number
             del os.environ[name]
         value = self.function(Members(world, self.mesh), *self.arguments)
         if world.is_main:
