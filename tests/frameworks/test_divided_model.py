@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import trainwright
-from late import Late
 from trainwright.errors import ConfigError, DataError, InputError, ModelError
 from trainwright.frameworks.torch.model import require_room
 from trainwright.runs.run import Run
@@ -35,7 +34,6 @@ LLAMA = {
         "num_key_value_heads": 2,
     },
 }
-transformers = Late(lambda: pytest.importorskip("transformers"))
 
 
 def mesh(**sizes: Any) -> dict[str, Any]:
@@ -102,7 +100,7 @@ def test_all_axes_together(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.services
 def test_a_model_of_transformers(tmp_path: Path) -> None:
-    assert transformers.__version__
+    pytest.importorskip("transformers")
     llama = trained(tmp_path, model=LLAMA)
     texts = [trainwright.generate(llama, "def ", 8, overrides=some) for some in ({}, MESHES["fsdp"])]
     assert texts[0] == texts[1] != ""
@@ -115,7 +113,7 @@ def test_errors_of_the_processes_are_those_of_one(run: Run, tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"missing\.txt: there is no such file"):
         trainwright.predict(run, tmp_path / "missing.txt", overrides=MESHES["fsdp"])
     source = run.path.parents[2] / "text.txt"
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(InputError, match="there is no folder"):
         trainwright.predict_file(run, source, tmp_path / "no" / "folder.csv", overrides=MESHES["fsdp"])
 
 
