@@ -7,13 +7,19 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import trainwright
 from trainwright.errors import ConfigError, DataError, InputError, ModelError
+from trainwright.frameworks.base import ModelInputs
+from trainwright.frameworks.torch import divided_model
+from trainwright.frameworks.torch.initial import materialise
 from trainwright.frameworks.torch.model import require_room
+from trainwright.records.run_dir import RunDir
 from trainwright.runs.run import Run
+from trainwright.runs.weights import stored_model
 
 GPT = {"type": "gpt", "params": {"hidden_size": 24, "num_layers": 2, "num_heads": 2, "dropout": 0.1}}
 CONFIG: dict[str, Any] = {
@@ -115,6 +121,28 @@ def test_errors_of_the_processes_are_those_of_one(run: Run, tmp_path: Path) -> N
     source = run.path.parents[2] / "text.txt"
     with pytest.raises(InputError, match="there is no folder"):
         trainwright.predict_file(run, source, tmp_path / "no" / "folder.csv", overrides=MESHES["fsdp"])
+
+
+def test_the_model_is_made_without_memory(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each process would have all of it for a while."""
+    seen: list[bool] = []
+
+    def noting(module: torch.nn.Module, device: torch.device) -> None:
+        seen.extend(one.is_meta for one in module.parameters())
+        materialise(module, device)
+
+    monkeypatch.setattr(divided_model, "materialise", noting)
+    folder = RunDir(run.path)
+    loaded = trainwright.load(run)
+    inputs = ModelInputs(loaded.config, loaded.info, loaded.config.model.params, 1)
+    model = divided_model.DividedModel(inputs, stored_model(folder).folder)
+    assert seen
+    assert all(seen)
+    state, whole = model.native.state_dict(), loaded.native.state_dict()
+    assert state.keys() == whole.keys()
+    assert all(torch.equal(state[name], whole[name]) for name in whole)
+    tokens = np.arange(7, dtype=np.int64)
+    assert np.array_equal(model.next_token(tokens), loaded.model.next_token(tokens))
 
 
 def test_one_process_may_be_asked_for(run: Run) -> None:

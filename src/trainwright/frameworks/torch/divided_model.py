@@ -10,7 +10,6 @@ import torch
 from trainwright.datasets.samples.arrays import Arrays
 from trainwright.errors import InputError
 from trainwright.frameworks.base import ModelInputs
-from trainwright.frameworks.support.torch_draws import OwnGenerators
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.initial import InitialWeights, materialise
 from trainwright.frameworks.torch.model import LiveModel, with_architecture
@@ -46,9 +45,8 @@ class DividedModel(LiveModel):
             )
         distributed, device = inputs.config.distributed, device_of(inputs.config.training.device)
         inputs = with_architecture(inputs, folder)
-        with OwnGenerators():  # a module that is made whole draws; its weights are replaced
-            made = InitialWeights.of(inputs.config.model.type, inputs.model_params, inputs.info, divided=True)
-            network = Network(inputs, made.module, is_placed=bool(made.why_whole))
+        made = InitialWeights.of(inputs.config.model.type, inputs.model_params, inputs.info, divided=True)
+        network = Network(inputs, made.module, is_placed=bool(made.why_whole))
         named: type[Strategy] = adapter("strategy", distributed.strategy)
         chosen = named.chosen(network.module, inputs.world, distributed.virtual.sizes)
         strategy = chosen(inputs.world, distributed=distributed, device=device)
