@@ -14,6 +14,7 @@ from typing import Any
 from trainwright.config import Overrides
 from trainwright.config.distributed import bounds
 from trainwright.config.schema import RunConfig
+from trainwright.engine.signals import Stopped
 from trainwright.errors import InputError
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.lookup import mesh_of_overrides
@@ -112,5 +113,6 @@ def over_mesh(
         if signum == signal.SIGINT:
             raise KeyboardInterrupt
         if signum is not None:
-            signal.raise_signal(signum)
+            signal.raise_signal(signum)  # which ends this process, unless the caller handles it
+            raise Stopped("preempted")
         return pickle.loads((Path(name) / _VALUE).read_bytes())

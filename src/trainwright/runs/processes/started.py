@@ -8,8 +8,9 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from trainwright.world import RESTARTS, RETRYABLE, portable
 ELSEWHERE = "define them in a module that can be imported, or start your script with torchrun"
 _WORK = "work"
 _FLAGS = ("TORCH_", "OMP_")
+_HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, in <linux/prctl.h>
 
 
@@ -92,7 +94,8 @@ def start(processes: Processes, config: RunConfig, content: bytes, folder: Path)
     failure: TrainwrightError | None = None
     signum = None
     try:
-        signum = processes.launch(config, command, folder)
+        with _keeping_handlers():
+            signum = processes.launch(config, command, folder)
     except WorldError as error:
         failure = error
     errors = [one.error for one in sorted(_outcomes(folder), key=lambda one: one.time) if one.error]
@@ -104,6 +107,19 @@ def start(processes: Processes, config: RunConfig, content: bytes, folder: Path)
     if failure or (errors and signum is None):  # else it has ended one before another
         raise failure or errors[0]
     return signum
+
+
+@contextlib.contextmanager
+def _keeping_handlers() -> Iterator[None]:
+    """Restore the handlers of signals, which torch's agent replaces in the main thread."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {one: signal.getsignal(one) for one in _HANDLED} if is_main else {}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            if handler is not None:
+                signal.signal(signum, handler)
 
 
 def _outcomes(folder: Path) -> list[Outcome]:
