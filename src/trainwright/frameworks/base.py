@@ -88,6 +88,9 @@ class ModelInputs:
     that the run was pinned to. `model` is the object that the user passed in Python, or None. It is trained
     and loaded in place where `Capabilities.trains_objects`, and defines the model elsewhere. To keep the
     object unchanged, pass a copy of it (`Framework.copied`).
+
+    `world` are the processes: each has a learner, or a model that was loaded, and calls its methods in the
+    same order with the same arguments.
     """
 
     config: RunConfig
@@ -95,21 +98,20 @@ class ModelInputs:
     model_params: Mapping[str, Any]
     threads: int
     model: Any = field(default=None, kw_only=True)
+    world: World = field(default=ALONE, kw_only=True)
 
 
 @dataclass(frozen=True)
 class LearnerInputs(ModelInputs):
     """Everything that a learner is built from.
 
-    `choices` are what `Learner.choices` returned in the first attempt, and are empty there. `world` are the
-    processes of the attempt: each has a learner, and calls its methods in the same order with the same
-    arguments, `snapshot` and `state` among them. The main one alone calls the methods of snapshots.
+    `choices` are what `Learner.choices` returned in the first attempt, and are empty there. The main process
+    of `world` alone calls the methods of snapshots.
     """
 
     splits: Mapping[SplitName, Split]
     order: SampleOrder
     choices: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    world: World = field(default=ALONE, kw_only=True)
 
     def owns(self, split: Split) -> bool:
         """Return whether `split` is one of the run's own splits.

@@ -38,12 +38,10 @@ from trainwright.frameworks.torch.optim.groups import Group, parameter_groups
 from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.outputs import Outputs, call_of, in_float
 from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of, has_batch_norms
-from trainwright.frameworks.torch.parallel.pipeline.links import Links
 from trainwright.frameworks.torch.parallel.pipeline.measured import MEASURED, measured_split
 from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
-from trainwright.frameworks.torch.parallel.pipeline.schedule import undivided
-from trainwright.frameworks.torch.parallel.pipeline.split import SPLIT_KEY, split
-from trainwright.frameworks.torch.parallel.pipeline.uses import uses_of
+from trainwright.frameworks.torch.parallel.pipeline.placed import placed_stages
+from trainwright.frameworks.torch.parallel.pipeline.split import SPLIT_KEY
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.frameworks.torch.parallel.world import ProcessGroup
@@ -135,34 +133,30 @@ class TorchLearner(Learner):
         Raises:
             ModelError: The model cannot be divided, or computed in stages.
         """
-        distributed, training = inputs.config.distributed, inputs.config.training
+        distributed, module = inputs.config.distributed, self._module
         if (count := distributed.virtual.sizes.pipeline) == 1:
             return None
-        if training.compile:
+        if inputs.config.training.compile:
             raise ModelError(
                 f"training.compile: a model of {count} stages (distributed.virtual.pipeline) cannot be "
                 "compiled as a whole; leave it out"
             )
-        module, device, call = self._module, self._network.device, self._network.call
         if has_batch_norms(module):
             raise ModelError(
                 f"distributed.virtual.pipeline: {count} given, but the model normalizes over the batch, "
                 "whose microbatches a pipeline computes one after the other; use group or layer "
                 "normalization, or leave distributed.pipeline and virtual.pipeline out"
             )
-        stages = split(module, count, self._first_blocks(inputs, count))
-        uses = uses_of(module, stages, call, self._train.take(np.zeros(1, dtype=np.int64)))
-        links = None
-        if inputs.world.mesh.pipeline > 1:
-            links = Links(self._strategy.process_group("pipeline"))
-        name: str = distributed.schedule
-        processes = inputs.world.mesh.pipeline
-        if processes == 1 or self._strategy.passes_communicate or training.activation_checkpointing:
-            name = undivided(name, count, processes)
-        pipeline = Pipeline(module, stages, uses, links=links, name=name)
-        pipeline.place(device)
-        self._strategy.shared, self._strategy.copied = pipeline.shared, pipeline.copied
-        return pipeline
+        first_blocks = self._first_blocks(inputs, count)
+        sample = self._train.take(np.zeros(1, dtype=np.int64))
+        return placed_stages(
+            module,
+            self._strategy,
+            self._network.call,
+            sample,
+            first_blocks,
+            checkpoints=bool(inputs.config.training.activation_checkpointing),
+        )
 
     def _first_blocks(self, inputs: LearnerInputs, count: int) -> Sequence[str]:
         """Return the names of the first blocks of the later stages: those of the config, or measured ones.

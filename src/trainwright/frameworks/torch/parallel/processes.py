@@ -36,8 +36,9 @@ class TorchProcesses(Processes):
         is_cuda = device_named(config.training.device).type == "cuda" and config.distributed.backend != "gloo"
         if is_cuda and (least := bounds(config.distributed.nproc)[0]) > gpus():
             raise InputError(
-                f"distributed.nproc: {least} processes need a GPU each, but this machine has {gpus()}; lower "
-                "it, or set distributed.backend: gloo (they share a GPU), or training.device: cpu"
+                f"distributed.nproc: {least} processes need a GPU each, but this machine has {gpus()}; give "
+                f"distributed.nproc={gpus()}, or set distributed.backend: gloo (they share a GPU), or "
+                "training.device: cpu"
             )
         return launch(config.distributed, command, folder, gpus() if is_cuda else None)
 

@@ -75,7 +75,7 @@ class Strategy:
         self._norms: Norms | None = None
         self._split = Parallelized(frozenset(), lambda: None)
         self._device_mesh: DeviceMesh | None = None
-        self._device = device
+        self.device = device
 
     @classmethod
     def chosen(cls, module: nn.Module, world: World, virtual: Mesh) -> type[Strategy]:  # noqa: ARG003 - for others
@@ -206,7 +206,7 @@ class Strategy:
         """Torch's mesh of the processes, with our axes; the first use is collective."""
         if self._device_mesh is None:
             sizes, names = tuple(self.world.mesh), self.world.mesh._fields
-            self._device_mesh = init_device_mesh(self._device.type, sizes, mesh_dim_names=names)
+            self._device_mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=names)
         return self._device_mesh
 
     def process_group(self, axis: str) -> Any:
