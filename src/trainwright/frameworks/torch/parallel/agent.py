@@ -8,6 +8,7 @@ import signal
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from trainwright.errors import WorldError
+from trainwright.frameworks.torch.parallel.watch import HUNG
 from trainwright.world import RETRYABLE
 
 SHUTDOWN_SECONDS = "600"  # seconds that the processes have to finish their step and to save it after a signal
@@ -20,10 +21,9 @@ def failed(error: ChildFailedError, number: int, restarts: int) -> WorldError:
     """
     died = {rank: one for rank, one in error.failures.items() if one.exitcode != RETRYABLE} or error.failures
     rank, failure = min(died.items(), key=lambda pair: pair[1].timestamp)
-    return WorldError(
-        f"process {rank} of {number} ended with exit code {failure.exitcode}"
-        f"{_named_signal(failure.exitcode)}, after {restarts} restarts"
-    )
+    code = failure.exitcode
+    ended = "hung" if code == HUNG else f"ended with exit code {code}{_named_signal(code)}"
+    return WorldError(f"process {rank} of {number} {ended}, after {restarts} restarts")
 
 
 def silence() -> None:
