@@ -120,12 +120,12 @@ class World:
 ALONE = World()
 
 
-def portable(error: BaseException, where: str = "") -> BaseException:
+def portable(error: BaseException) -> BaseException:
     """Return an error that other processes can unpickle: this one, or a new one with its message."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return TrainingError(f"{where}{type(error).__name__}: {error}")
+        return TrainingError(f"{type(error).__name__}: {error}")
     return error
 
 

@@ -87,6 +87,14 @@ def two():
     return {name: {key: rows[key][slice(*end)] for key in rows} for name, end in ends.items()}
 
 
+def few():
+    # 20 samples in batches of 3: the last one of an epoch has 2.
+    ends = {"train": (0, 20), "val": (200, 203), "test": (250, 251)}
+    x = np.random.default_rng(0).normal(size=(300, 64)).astype("f4")
+    rows = {"features": x, "target": np.argmax(x[:, :10], 1)}
+    return {name: {key: rows[key][slice(*end)] for key in rows} for name, end in ends.items()}
+
+
 def tokens():
     x = np.random.default_rng(0).integers(1, 30, size=(260, 10))
     mask = np.ones_like(x)
@@ -147,6 +155,17 @@ CASES: dict[str, dict[str, Any]] = {
         "microbatch_size": 16,
         "drop_last": True,
     },
+    # Batches, and evaluations, of fewer samples than there are virtual ranks; the best model is an earlier one.
+    "small": {
+        "model": "models:Blocks",
+        "data": "models:few",
+        "virtual": ALL,
+        "plan": FEED,
+        "batch_size": 3,
+        "max_steps": 30,
+        "learning_rate": 0.05,
+        "early_stopping": {"patience": 2},
+    },
     "text": {
         "model": {
             "type": "text_transformer",
@@ -188,6 +207,8 @@ PAIRS = [  # the first one of each case is on a mesh that it is likely to fail o
     ("batch_norm", "tensor-2"),
     ("bert_bf16", "fsdp-2"),
     ("lora", "tensor-2"),
+    ("small", "fsdp-2-pipeline-2"),
+    *(("small", one) for one in ("hsdp-2x2", "tensor-2-pipeline-2")),
     *(("options", one) for one in ("fsdp-2", "fsdp-2-pipeline-2")),
     *(("values", one) for one in ("fsdp-2", "tensor-2-pipeline-2")),
     ("adafactor", "pipeline-2"),

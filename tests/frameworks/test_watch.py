@@ -146,7 +146,7 @@ def test_a_process_whose_interpreter_is_stuck_ends() -> None:
 CHILD = """
 import os, signal, sys
 board = os.memfd_create("child")
-os.pwrite(board, b"the evaluation of val".ljust(64), 0)
+os.pwrite(board, b"in the evaluation of val".ljust(64), 0)
 print(board, flush=True)
 signal.pause()
 """

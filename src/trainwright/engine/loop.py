@@ -227,7 +227,8 @@ class Loop:
         state.evaluations.append(Evaluation(state.step, metrics))
         parts.recorder.evaluated(state.step, metrics)
         best = parts.rules.best_steps(state.evaluations)
-        parts.saver.keep_best(state.step, best)
+        with parts.world.working("a save", _LEAST_SAVE):
+            parts.saver.keep_best(state.step, best)
         for name, detail in parts.rules.events(state.evaluations):
             parts.recorder.event(state.step, name, **detail)
         self._judge(metrics)

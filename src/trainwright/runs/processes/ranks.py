@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,11 +46,12 @@ _ELSEWHERE = "define them in a module that can be imported, or start your script
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The end of the attempt in one process; `is_retryable`: another try may succeed.
+    """The end of the attempt in the process `rank`; `is_retryable`: another try may succeed.
 
     `restart` counts the times that the processes were started again before.
     """
 
+    rank: int
     error: BaseException | None
     is_retryable: bool
     restart: int
@@ -80,10 +81,11 @@ def launch(request: Request, config: RunConfig) -> Result:
         outcomes, run = _outcomes(folder), _agreed_run(folder)
     if config.distributed.nnodes > 1:
         _discard(request, run)
-    errors = [one.error for one in sorted(outcomes, key=lambda one: one.time) if one.error is not None]
+    ended = sorted(outcomes, key=lambda one: one.time)
+    errors = [one.error for one in ended if one.error is not None]
     causes = [error for error in errors if not isinstance(error, WorldError)]  # which are only consequences
     if causes:
-        raise causes[0]
+        raise _named(causes[0], ended) if len(causes) == 1 < len(errors) else causes[0]
     if failure and errors:  # which may say what has come between the processes
         raise WorldError(f"{failure}: {errors[0]}") from errors[0]
     if failure or (errors and signum is None):  # else it has ended one before another
@@ -97,6 +99,14 @@ def launch(request: Request, config: RunConfig) -> Result:
         stopped.run = run if run.attempts() else None
         raise stopped
     return run.require_result()
+
+
+def _named(error: BaseException, outcomes: Sequence[_Outcome]) -> BaseException:
+    """Let an error that one process alone has met say so."""
+    rank = next(one.rank for one in outcomes if one.error is error)
+    if isinstance(error, TrainwrightError) and error.args:
+        error.args = (f"process {rank}: {error.args[0]}", *error.args[1:])
+    return error
 
 
 def _agreed_run(folder: Path) -> RunDir | None:
@@ -185,9 +195,9 @@ def take_part(folder: Path, run_attempt: Callable[[Request], Result]) -> int:
         error = raised
     is_retryable = error is not None and _is_retryable(error)
     if error is not None:
-        error = portable(error, f"process {rank}: ")
+        error = portable(error)
     part = folder / f".outcome-{rank}"
-    part.write_bytes(pickle.dumps(_Outcome(error, is_retryable, _restarts(), time.time())))
+    part.write_bytes(pickle.dumps(_Outcome(int(rank), error, is_retryable, _restarts(), time.time())))
     part.replace(outcome)
     others = (one.is_retryable for one in _outcomes(folder) if one.error is not None)
     return RETRYABLE if is_retryable and all(others) else 0

@@ -25,7 +25,7 @@ _POLL_SECONDS = 5.0
 _STOPPED_POLLS = 12  # after which a process that is stopped all the time is killed
 _FIRST_SECONDS = 1800.0  # that a process may take the first time
 _TIMES = 10  # as long as the longest time so far
-_IDLE = "what is between two steps"
+_IDLE = "between two steps"
 _WIDTH = 64  # bytes of the memory that says what a process does
 
 
@@ -77,7 +77,7 @@ class Watch:
             self._work = _Work(where, seconds, waits)
             self._seen, self._since = waiting.changes, time.monotonic()
             self._arm(seconds)
-        self._say(where)
+        self._say(f"in {where}")
 
     def rest(self) -> None:
         """Watch no work of this process any more."""
@@ -163,7 +163,7 @@ class Watch:
         where, seconds = os.pread(peer.board, _WIDTH, 0).decode().strip(), self._stopped * _POLL_SECONDS
         with contextlib.suppress(OSError):
             signal.pidfd_send_signal(peer.handle, signal.SIGKILL)
-            log.error("process %d was stopped in %s, and is killed after %.0f s", peer.rank, where, seconds)
+            log.error("process %d was stopped %s, and is killed after %.0f s", peer.rank, where, seconds)
         self._stopped = 0
 
 
