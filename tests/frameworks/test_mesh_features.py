@@ -88,7 +88,7 @@ def two():
 
 
 def few():
-    # 20 samples in batches of 3: the last one of an epoch has 2.
+    # 20 samples in batches of 6: the last one of an epoch has 2.
     ends = {"train": (0, 20), "val": (200, 203), "test": (250, 251)}
     x = np.random.default_rng(0).normal(size=(300, 64)).astype("f4")
     rows = {"features": x, "target": np.argmax(x[:, :10], 1)}
@@ -158,10 +158,10 @@ CASES: dict[str, dict[str, Any]] = {
     # Batches, and evaluations, of fewer samples than there are virtual ranks; the best model is an earlier one.
     "small": {
         "model": "models:Blocks",
-        "data": "models:few",
+        "data": {"type": "models:few", "task": "classification"},
         "virtual": ALL,
         "plan": FEED,
-        "batch_size": 3,
+        "batch_size": 6,
         "max_steps": 30,
         "learning_rate": 0.05,
         "early_stopping": {"patience": 2},

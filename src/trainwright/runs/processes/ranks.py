@@ -195,6 +195,8 @@ def take_part(folder: Path, run_attempt: Callable[[Request], Result]) -> int:
         error = raised
     is_retryable = error is not None and _is_retryable(error)
     if error is not None:
+        if is_retryable and not isinstance(error, WorldError):  # all begin again, and this is why
+            log.error("process %s: %s", rank, error if isinstance(error, TrainwrightError) else repr(error))
         error = portable(error)
     part = folder / f".outcome-{rank}"
     part.write_bytes(pickle.dumps(_Outcome(int(rank), error, is_retryable, _restarts(), time.time())))
