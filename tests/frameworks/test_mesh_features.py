@@ -91,7 +91,7 @@ def few():
     # 20 samples in batches of 6: the last one of an epoch has 2.
     ends = {"train": (0, 20), "val": (200, 203), "test": (250, 251)}
     x = np.random.default_rng(0).normal(size=(300, 64)).astype("f4")
-    rows = {"features": x, "target": np.argmax(x[:, :10], 1)}
+    rows = {"features": x, "target": np.arange(300) % 10}
     return {name: {key: rows[key][slice(*end)] for key in rows} for name, end in ends.items()}
 
 

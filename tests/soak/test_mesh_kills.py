@@ -171,12 +171,9 @@ def test_a_process_that_is_stopped_or_hangs(
         folder.mkdir()
     alone = suite._result(suite._train(folders[0], 1))
     monkeypatch.setenv("FLAGS", str(tmp_path))
-    monkeypatch.setenv(
-        "FAULTS", fault
-    )  # the first in the middle of a step, once it is known how long they take
-    done = suite._train(
-        folders[1], 2, *(f"distributed.{one}" for one in ["tensor=1", "pipeline=1", *mesh.split()])
-    )
+    monkeypatch.setenv("FAULTS", fault)  # in steps, once it is known how long they take
+    words = [f"distributed.{one}" for one in ["tensor=1", "pipeline=1", *mesh.split()]]
+    done = suite._train(folders[1], 2, *words)
     result = suite._result(done)
     assert result["attempts"] == 2
     assert [line for line in done.stderr.splitlines() if ": error: process" in line] == [
