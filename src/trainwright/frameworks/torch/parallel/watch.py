@@ -30,7 +30,7 @@ _WIDTH = 64  # bytes of the memory that says what a process does
 
 
 class _Work(NamedTuple):
-    """What a process does, and how many seconds it may take without progress, computing or waiting."""
+    """The work of a process, and how many seconds it may take without progress, computing or waiting."""
 
     where: str
     seconds: float
