@@ -1,18 +1,21 @@
 """A model whose processes meet faults, for tests of many processes.
 
 `FAULTS` lists them as `KIND@RANK@CALL`, each of which happens once: `FLAGS` is a folder that remembers it. CALL
-is the number of the forward pass, from 1, in a process of this rank. `kill` ends the process; `term` sends
-SIGTERM to the launcher; `error` raises an error of the disk; `hang` waits for ever; `stop` stops the process
-with all its threads. `slow` makes this call and
-all later ones slow.
+is the number of the forward pass in training, from 1, in a process of this rank; or, as `KIND@RANK@CALL@WHERE`,
+of one in an `evaluation`, of a `copy` of the state for a save, or of the `write` of such a copy, in a thread.
+`kill` ends the process; `term` sends SIGTERM to the launcher; `error` raises an error of the disk, `wrong` one
+of the user's code, `memory` torch's; `hang` waits for ever; `stop` stops the process with all its threads.
+`slow` makes this call and all later ones slow.
 """
 
 import errno
+import functools
 import itertools
 import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +23,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-calls = itertools.count(1)
+
+@functools.cache
+def calls(here: str) -> Iterator[int]:
+    """Return what counts the calls of a kind."""
+    return itertools.count(1)
 
 
-def meet_faults() -> None:
-    """Count a forward pass, and do what is due in it."""
-    number = next(calls)
+def meet_faults(here: str = "") -> None:
+    """Count a forward pass, or what else is called here, and do what is due in it."""
+    number = next(calls(here))
     for fault in os.environ.get("FAULTS", "").split():
-        kind, rank, call = fault.split("@")
+        kind, rank, call, *where = fault.split("@")
+        if "".join(where) != here:
+            continue
         if kind == "slow" and os.environ.get("RANK") == rank and number >= int(call):
             time.sleep(0.1)
         flag = Path(os.environ["FLAGS"]) / fault
@@ -43,6 +52,29 @@ def meet_faults() -> None:
                 os.kill(os.getpid(), signal.SIGSTOP)
             elif kind == "error":
                 raise OSError(errno.ENOSPC, "no space left")
+            elif kind == "wrong":
+                raise ValueError("this is wrong")
+            elif kind == "memory":
+                raise torch.OutOfMemoryError("there is no memory left")
+
+
+def _meeting_faults(function: Callable[..., Any], here: str) -> Callable[..., Any]:
+    """Return the function, which meets faults before it does anything."""
+
+    @functools.wraps(function)
+    def faulty(*args: Any, **options: Any) -> Any:
+        meet_faults(here)
+        return function(*args, **options)
+
+    return faulty
+
+
+if "@copy" in os.environ.get("FAULTS", "") or "@write" in os.environ.get("FAULTS", ""):
+    from trainwright.frameworks.torch.learner import TorchLearner
+    from trainwright.frameworks.torch.state.snapshot import TorchSnapshot
+
+    TorchLearner.snapshot = _meeting_faults(TorchLearner.snapshot, "copy")  # type: ignore[method-assign]
+    TorchSnapshot.write_parts = _meeting_faults(TorchSnapshot.write_parts, "write")  # type: ignore[method-assign]
 
 
 class Net(nn.Module):
@@ -59,8 +91,7 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, 64) to (batch, 10)."""
-        if self.training and torch.is_grad_enabled():
-            meet_faults()
+        meet_faults("" if self.training and torch.is_grad_enabled() else "evaluation")
         hidden = self.drop(torch.relu(self.first(x))) * self.frozen
         hidden = torch.relu(self.twice(hidden))
         return torch.relu(self.twice(hidden)) @ self.transposed
@@ -84,8 +115,7 @@ class Cnn(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, 64) to (batch, 10)."""
-        if self.training and torch.is_grad_enabled():
-            meet_faults()
+        meet_faults("" if self.training and torch.is_grad_enabled() else "evaluation")
         return self.layers(x.view(-1, 1, 8, 8))
 
 

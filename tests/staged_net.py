@@ -24,6 +24,8 @@ class Net(nn.Module):
         if self.training and torch.is_grad_enabled():
             end_if_due()
             meet_faults()
+        else:
+            meet_faults("evaluation")
         hidden = self.first(x) * self.scale
         for block in self.blocks:
             hidden = block(hidden)

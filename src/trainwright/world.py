@@ -11,6 +11,7 @@ import math
 import os
 import pickle
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -92,27 +93,39 @@ class World:
         function()
 
     def watch(self, seconds: float) -> None:
-        """End this process, with its stacks on stderr, unless `rest` or `watch` is called in this time."""
+        """Watch the next steps, until `rest`: end this process if it makes no progress for so long.
 
-    def watch_again(self) -> None:
-        """Begin the time of the last `watch` again: one that waits ends after another, which hangs."""
+        Its stacks are on stderr then, and the launcher starts all processes again. One that waits for others
+        is given twice as long.
+        """
+
+    def working(self, where: str, least: float = 60.0) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Return a context in which this process is ended if it makes no progress, and waits for nobody.
+
+        The first time, it has half an hour; then ten times as long as it took, or `least` seconds.
+
+        Args:
+            where: What it does, as messages say it: `a save`.
+            least: In seconds.
+        """
+        return nullcontext()
 
     def leave(self) -> None:
         """End what connects the processes, after the last collective call."""
 
     def rest(self) -> None:
-        """Stop watching, before waiting for others or doing something that may take long."""
+        """Stop watching the steps, before waiting for others or doing something that may take long."""
 
 
 ALONE = World()
 
 
-def portable(error: BaseException, where: str = "") -> BaseException:
+def portable(error: BaseException) -> BaseException:
     """Return an error that other processes can unpickle: this one, or a new one with its message."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
-        return TrainingError(f"{where}{type(error).__name__}: {error}")
+        return TrainingError(f"{type(error).__name__}: {error}")
     return error
 
 

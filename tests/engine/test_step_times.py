@@ -38,6 +38,7 @@ def test_the_times_are_journalled_by_rank(tmp_path: Path, stragglers: Stragglers
             "step": 7,
             "steps": 100,
             "hosts": [["node-0", 2], ["node-1", 2], ["node-2", 1]],
+            "stages": 1,
             "medians": [0.1, 0.1, 0.1235, 0.1, 0.1],
             "longest": [0.2, 0.2, 0.2469, 0.2, 0.2],
         }
@@ -70,6 +71,7 @@ def test_stages_of_a_pipeline_are_not_compared_with_each_other(
     stragglers.record(7, window(1.0, 1.0, 2.0, 2.7))
     (named,) = events(stragglers, tmp_path, "straggler")
     assert (named["rank"], named["factor"]) == (3, 1.35)
+    assert events(stragglers, tmp_path, "step_times")[0]["stages"] == 2
 
 
 def test_a_warning_says_who_and_how_much(

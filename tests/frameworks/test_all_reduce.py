@@ -102,10 +102,6 @@ class Collectives:
 class Member(World):
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size, self.mesh = rank, size, Mesh(data=size)
-        self.rested = threading.Event()
-
-    def watch_again(self) -> None:
-        self.rested.set()
 
 
 @pytest.fixture
@@ -382,12 +378,21 @@ def test_a_model_of_one_parameter() -> None:
     assert torch.allclose(weight.detach(), 1 - 0.5 * rows.mean(dim=0))
 
 
-def test_a_process_that_waits_for_another_is_watched_anew(
+def test_a_process_that_waits_for_another_says_so(
     collectives: Callable[[int], Collectives], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_QUIET_SECONDS", 0.01)
     together = collectives(2)
     made = [all_reduce_of(weights(2), together, rank) for rank in range(2)]
+    begun = threading.Event()
+
+    class Waiting:
+        def __enter__(self) -> None:
+            begun.set()
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(module, "waiting", Waiting())
 
     def run(rank: int) -> list[Tensor | None]:
         all_reduce, _ = made[rank]
@@ -395,7 +400,7 @@ def test_a_process_that_waits_for_another_is_watched_anew(
         all_reduce.arm()
         total(parameters).backward()
         if rank == 1:
-            assert made[0][1].rested.wait(30)
+            assert begun.wait(30)
         all_reduce.finish()
         return [parameter.grad for parameter in parameters]
 

@@ -87,6 +87,14 @@ def two():
     return {name: {key: rows[key][slice(*end)] for key in rows} for name, end in ends.items()}
 
 
+def few():
+    # 20 samples in batches of 6: the last one of an epoch has 2.
+    ends = {"train": (0, 20), "val": (200, 203), "test": (250, 251)}
+    x = np.random.default_rng(0).normal(size=(300, 64)).astype("f4")
+    rows = {"features": x, "target": np.arange(300) % 10}
+    return {name: {key: rows[key][slice(*end)] for key in rows} for name, end in ends.items()}
+
+
 def tokens():
     x = np.random.default_rng(0).integers(1, 30, size=(260, 10))
     mask = np.ones_like(x)
@@ -155,6 +163,17 @@ CASES: dict[str, dict[str, Any]] = {
         "microbatch_size": 16,
         "drop_last": True,
     },
+    # Batches, and evaluations, of fewer samples than there are virtual ranks; the best model is an earlier one.
+    "small": {
+        "model": "models:Blocks",
+        "data": {"type": "models:few", "task": "classification"},
+        "virtual": ALL,
+        "plan": FEED,
+        "batch_size": 6,
+        "max_steps": 30,
+        "learning_rate": 0.05,
+        "early_stopping": {"patience": 2},
+    },
     "text": {
         "model": {
             "type": "text_transformer",
@@ -198,6 +217,8 @@ PAIRS = [  # the first one of each case is on a mesh that it is likely to fail o
     ("lora", "tensor-2"),
     *((case, one) for case in ("options", "fp16", "overflow") for one in ("fsdp-2", "fsdp-2-pipeline-2")),
     *((case, "tensor-2-pipeline-2") for case in ("fp16", "overflow")),
+    ("small", "fsdp-2-pipeline-2"),
+    *(("small", one) for one in ("hsdp-2x2", "tensor-2-pipeline-2")),
     *(("values", one) for one in ("fsdp-2", "tensor-2-pipeline-2")),
     ("adafactor", "pipeline-2"),
     ("odd", "hsdp-2x2"),

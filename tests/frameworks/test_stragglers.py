@@ -64,23 +64,45 @@ MESHES: list[dict[str, Any]] = [
 ]
 
 
+def slowed(slow: str, mesh: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Train on a mesh, with slow processes; return who was named, the times by rank, and the report."""
+    monkeypatch.setenv("FLAGS", str(folder))
+    monkeypatch.setenv("FAULTS", " ".join(f"slow@{rank}@1" for rank in slow.split()))
+    settings = {
+        "model": {"type": "staged_net:Net"},
+        "distributed": {"virtual": VIRTUAL, "plan": PLAN, **mesh},
+    }
+    run = trainwright.train(CONFIG | settings, runs_dir=folder / "runs")
+    events = [one for one in read(run.path / "journal") if one["kind"] == "event"]
+    (times,) = [one["detail"]["medians"] for one in events if one["name"] == "step_times"]
+    named = [one["detail"]["rank"] for one in events if one["name"] == "straggler"]
+    return named, times, (run.path / "report.html").read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.services
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_a_slow_process_is_named_where_passes_wait_for_it(
     mesh: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FLAGS", str(tmp_path))
-    monkeypatch.setenv("FAULTS", "slow@1@1")
-    settings = {
-        "model": {"type": "staged_net:Net"},
-        "distributed": {"virtual": VIRTUAL, "plan": PLAN, **mesh},
-    }
-    run = trainwright.train(CONFIG | settings, runs_dir=tmp_path / "runs")
-    events = [one for one in read(run.path / "journal") if one["kind"] == "event"]
-    assert [one["detail"]["rank"] for one in events if one["name"] == "straggler"] == [1]
-    (times,) = [one["detail"]["medians"] for one in events if one["name"] == "step_times"]
+    named, times, report = slowed("1", mesh, tmp_path, monkeypatch)
+    assert named == [1]
     assert times[1] > 0.1 > max(times[:1] + times[2:])
+    assert report.count("a straggler") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.services
+@pytest.mark.parametrize(("slow", "stragglers"), [("2 3", []), ("0 2 3", [0])])
+def test_a_stage_that_takes_longer_has_no_stragglers(
+    slow: str, stragglers: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes have each stage; both of the last one take long."""
+    named, times, report = slowed(slow, {"nproc": 4, "pipeline": 2}, tmp_path, monkeypatch)
+    assert min(times[2:]) > 0.1 > times[1]
+    assert named == stragglers
+    assert report.count("a straggler") == len(stragglers)
+    assert ">stage<" in report
 
 
 @pytest.mark.slow

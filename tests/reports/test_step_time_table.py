@@ -18,6 +18,7 @@ from trainwright.reports.step_times import StepTimesTotal, joined, of_window
 WINDOW: dict[str, Any] = {
     "steps": 10,
     "hosts": [["a", 2], ["b", 1]],
+    "stages": 1,
     "medians": [0.1, 0.2, 0.4],
     "longest": [1.0, 2.0, 4.0],
 }
@@ -42,6 +43,7 @@ def test_what_is_damaged_is_left_out_or_shown(key: str, value: Any) -> None:
     of_window({name: one for name, one in WINDOW.items() if name != key})
     assert of_window(WINDOW | {"hosts": [["a", -1], ["b", 4]]}) is None
     assert of_window(WINDOW | {"medians": [0.1, 0.2]}) is None
+    assert of_window(WINDOW | {"stages": 2}) is None
 
 
 @pytest.mark.parametrize("is_cached", [False, True])
@@ -74,25 +76,35 @@ def test_the_table_names_the_slow_ones() -> None:
     assert table["rows"][2] == {
         "rank": 2,
         "host": "b",
+        "stage": 0,
         "median": "400 ms",
         "longest": "4 s",
         "factor": "2.00",
         "slow": True,
     }
     assert [row["slow"] for row in table["rows"]] == [False, False, True]
-    assert (table["count"], table["steps"], table["middle"]) == (3, 10, "200 ms")
+    assert (table["count"], table["steps"], table["middles"]) == (3, 10, ["200 ms"])
 
 
 def test_of_many_processes_the_slowest_are_shown() -> None:
     medians = [0.1 + 0.001 * (rank * 7 % 40) for rank in range(40)]
-    table = shown(StepTimesTotal([["a", 40]], 10, [10 * median for median in medians], medians))
+    table = shown(StepTimesTotal([["a", 40]], 1, 10, [10 * median for median in medians], medians))
     slowest = sorted(range(40), key=lambda rank: -medians[rank])[:16]
     assert [row["rank"] for row in table["rows"]] == sorted(slowest)
 
 
+def test_a_process_is_compared_with_those_of_its_stage() -> None:
+    """Medians of 1 and 2 s, by stage; the slowest of all is a normal one."""
+    table = shown(StepTimesTotal([["a", 6]], 2, 1, [1.0, 1.0, 1.4, 2.0, 2.1, 2.0], 6 * [3.0]))
+    assert [row["stage"] for row in table["rows"]] == [0, 0, 0, 1, 1, 1]
+    assert [row["slow"] for row in table["rows"]] == [False, False, True, False, False, False]
+    assert [row["factor"] for row in table["rows"]] == ["1.00", "1.00", "1.40", "1.00", "1.05", "1.00"]
+    assert table["middles"] == ["1 s", "2 s"]
+
+
 def test_one_process_has_no_table(tmp_path: Path) -> None:
     assert shown(None) is None
-    assert shown(StepTimesTotal([["a", 1]], 10, [1.0], [0.2])) is None
+    assert shown(StepTimesTotal([["a", 1]], 1, 10, [1.0], [0.2])) is None
     segment = Journal(tmp_path / "journal", 1, 0)
     segment.event(5, "step_times", **WINDOW)
     segment.close()

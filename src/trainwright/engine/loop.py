@@ -39,6 +39,7 @@ from trainwright.world import ALONE, World
 
 log = logging.getLogger("trainwright")
 _CHECKED_SAVES = 3
+_LEAST_SAVE = 1800.0  # seconds without progress after which a save hangs: it may wait for a disk
 _DRAIN_STEPS = MAX_STEPS  # the most steps whose losses wait on the device
 
 
@@ -190,8 +191,10 @@ class Loop:
 
     def _save(self, *, finished: bool = False) -> None:
         """Save the state, in all processes, if the main one has not saved this step already."""
-        saver, state = self.parts.saver, self.state
-        if self.parts.world.from_main(lambda: saver.wants(state.step, finished=finished)):
+        saver, state, world = self.parts.saver, self.state, self.parts.world
+        if not world.from_main(lambda: saver.wants(state.step, finished=finished)):
+            return
+        with world.working("a save", _LEAST_SAVE):
             if self._checked_saves < _CHECKED_SAVES and not finished:
                 self._checked_saves += 1
                 self._check_state()
@@ -224,7 +227,8 @@ class Loop:
         state.evaluations.append(Evaluation(state.step, metrics))
         parts.recorder.evaluated(state.step, metrics)
         best = parts.rules.best_steps(state.evaluations)
-        parts.saver.keep_best(state.step, best)
+        with parts.world.working("a save", _LEAST_SAVE):
+            parts.saver.keep_best(state.step, best)
         for name, detail in parts.rules.events(state.evaluations):
             parts.recorder.event(state.step, name, **detail)
         self._judge(metrics)

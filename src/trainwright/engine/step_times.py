@@ -84,6 +84,7 @@ class Stragglers:
             "step_times",
             steps=times[0].steps,
             hosts=[[host, len(list(ranks))] for host, ranks in groupby(one.host for one in times)],
+            stages=self._world.mesh.pipeline,
             medians=[_rounded(one.median) for one in times],
             longest=[_rounded(one.longest) for one in times],
         )
@@ -113,9 +114,10 @@ class Stragglers:
     def _warn(self, step: int, rank: int, own: StepTimes, middle: float) -> None:
         factor = own.median / max(middle, 1e-9)
         log.warning(
-            "process %d on %s slows down all others: its steps take %.1f times as long as the median "
+            "process %d on %s slows down all others: its steps take %.1f times as long as the median%s "
             "(%.3g s, not %.3g s)",
-            *(rank, own.host, factor, own.median, middle),
+            *(rank, own.host, factor, " of its stage" if self._world.mesh.pipeline > 1 else ""),
+            *(own.median, middle),
         )
         self._recorder.event(
             step,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import shlex
-import statistics
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -342,24 +341,25 @@ def processes(run: RunFiles) -> Section | None:
     if times is None or len(times.sums) < 2:
         return None
     hosts = [host for host, count in times.hosts for _ in range(count)]
-    medians = [total / times.steps for total in times.sums]
-    middle = statistics.median_low(medians)
-    ranks = sorted(range(len(medians)), key=lambda rank: -medians[rank])[:_MOST_PROCESSES]
+    medians, middles = times.medians(), times.middles()
+    factors = [median / max(middles[times.stage(rank)], 1e-9) for rank, median in enumerate(medians)]
+    ranks = sorted(range(len(medians)), key=lambda rank: -factors[rank])[:_MOST_PROCESSES]
     return {
         "rows": [
             {
                 "rank": rank,
                 "host": hosts[rank],
+                "stage": times.stage(rank),
                 "median": _step_time(medians[rank]),
                 "longest": _step_time(times.longest[rank]),
-                "factor": f"{medians[rank] / max(middle, 1e-9):.2f}",
-                "slow": medians[rank] > _SLOW * middle,
+                "factor": f"{factors[rank]:.2f}",
+                "slow": factors[rank] > _SLOW,
             }
             for rank in sorted(ranks)
         ],
         "count": len(medians),
         "steps": times.steps,
-        "middle": _step_time(middle),
+        "middles": [_step_time(middle) for middle in middles],
     }
 
 

@@ -23,7 +23,7 @@ from trainwright.reports.curves import Curve, Envelope, Floats
 from trainwright.reports.step_times import StepTimesTotal
 from trainwright.safe_files import open_regular
 
-_FORMAT = 2
+_FORMAT = 3
 _BLOCK = 1 << 20
 _LONGEST_FILE = 1 << 28
 

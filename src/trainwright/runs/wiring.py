@@ -267,7 +267,8 @@ def evaluate_rows(
         check_signals,
         components.inputs.world,
     )
-    with preserved_global_random():
+    working = components.inputs.world.working(f"the evaluation of {split}")
+    with preserved_global_random(), working:
         return evaluate_predictions(predictions, components.metrics, components.bundle.info, split)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import pickle
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from trainwright.require import import_rule, importing_by
 from trainwright.runs.frameworks import framework_name
 from trainwright.world import RESTARTS, RETRYABLE, portable
 
+log = logging.getLogger("trainwright")
 ELSEWHERE = "define them in a module that can be imported, or start your script with torchrun"
 _WORK = "work"
 _FLAGS = ("TORCH_", "OMP_")
@@ -33,11 +35,12 @@ _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, in <linux/prctl.h>
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of the work in one process; `is_retryable`: another try may succeed.
+    """The end of the work in the process `rank`; `is_retryable`: another try may succeed.
 
     `restart` counts the times that the processes were started again before.
     """
 
+    rank: int
     error: BaseException | None
     is_retryable: bool
     restart: int
@@ -98,15 +101,24 @@ def start(processes: Processes, config: RunConfig, content: bytes, folder: Path)
             signum = processes.launch(config, command, folder)
     except WorldError as error:
         failure = error
-    errors = [one.error for one in sorted(_outcomes(folder), key=lambda one: one.time) if one.error]
+    ended = sorted(_outcomes(folder), key=lambda one: one.time)
+    errors = [one.error for one in ended if one.error is not None]
     causes = [error for error in errors if not isinstance(error, WorldError)]  # which are only consequences
     if causes:
-        raise causes[0]
+        raise _named(causes[0], ended) if len(causes) == 1 < len(errors) else causes[0]
     if failure and errors:  # which may say what has come between the processes
         raise WorldError(f"{failure}: {errors[0]}") from errors[0]
     if failure or (errors and signum is None):  # else it has ended one before another
         raise failure or errors[0]
     return signum
+
+
+def _named(error: BaseException, outcomes: Sequence[Outcome]) -> BaseException:
+    """Let an error that one process alone has met say so."""
+    rank = next(one.rank for one in outcomes if one.error is error)
+    if isinstance(error, TrainwrightError) and error.args:
+        error.args = (f"process {rank}: {error.args[0]}", *error.args[1:])
+    return error
 
 
 @contextlib.contextmanager
@@ -161,9 +173,11 @@ def take_part_in(folder: Path, do: Callable[[Any], None]) -> int:
         error = raised
     is_retryable = error is not None and _is_retryable(error)
     if error is not None:
-        error = portable(error, f"process {rank}: ")
+        if is_retryable and not isinstance(error, WorldError):  # all begin again, and this is why
+            log.error("process %s: %s", rank, error if isinstance(error, TrainwrightError) else repr(error))
+        error = portable(error)
     part = folder / f".outcome-{rank}"
-    part.write_bytes(pickle.dumps(Outcome(error, is_retryable, restarts(), time.time())))
+    part.write_bytes(pickle.dumps(Outcome(int(rank), error, is_retryable, restarts(), time.time())))
     part.replace(outcome)
     others = (one.is_retryable for one in _outcomes(folder) if one.error is not None)
     return RETRYABLE if is_retryable and all(others) else 0

@@ -21,13 +21,13 @@ from torch import Tensor
 
 from trainwright.errors import WorldError
 from trainwright.frameworks.torch.parallel.collectives import all_gather
+from trainwright.frameworks.torch.parallel.stopwatch import waiting
 from trainwright.frameworks.torch.parallel.virtual_ranks import Gradients, GradientTree, tree_sum
 from trainwright.frameworks.torch.state.layout import is_dense
 from trainwright.world import World
 
 BUCKET_BYTES = 25 << 20
 FIRST_BUCKET_BYTES = 1 << 20  # small, so that it is sent early
-_QUIET_SECONDS = 20.0  # seconds; less than the loop gives a process for its steps
 
 
 class Bucket:
@@ -200,11 +200,8 @@ class GradientAllReduce:
         self._tree.clear()
 
     def _received(self, future: Future[Tensor]) -> Tensor:
-        """Wait for a sum; one that hangs shows its stacks, and ends, before those that wait for it."""
-        try:
-            return future.result(timeout=_QUIET_SECONDS)
-        except TimeoutError:
-            self._world.watch_again()
+        """Wait for a sum."""
+        with waiting:
             return future.result()
 
     def _arrived(self, index: int, _: Tensor) -> None:

@@ -65,7 +65,8 @@ def tree_all_reduce(values: Sequence[Tensor], group: Any, *, is_exact: bool = Tr
                 with waiting:
                     all_gather(flat, total, group=group)
             else:
-                dist.all_reduce(flat, group=group)
+                with waiting:
+                    dist.all_reduce(flat, group=group)
         except RuntimeError as error:
             raise WorldError(f"another process is gone ({error})") from error
         for one, part in zip(bucket, torch.split(flat[: sum(numels)], numels), strict=True):

@@ -18,7 +18,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from trainwright.config.schema import DistributedConfig
 from trainwright.frameworks.torch.parallel import nodes
-from trainwright.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, failed, silence
+from trainwright.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, failed, first_death, silence
 from trainwright.frameworks.torch.parallel.world import STORE
 from trainwright.process.environ import temporary_environment, threads_of_processes
 from trainwright.world import RESTARTS, RETRYABLE
@@ -69,10 +69,11 @@ def _start_again(distributed: DistributedConfig, command: Sequence[str], folder:
             if restart == distributed.max_restarts:
                 raise failed(error, number, restart) from error
             died = deaths([one.exitcode for one in error.failures.values()])
+            said = "process {} {}".format(*first_death(error))
             number = distributed.processes(number - died)
         log.warning(
-            "a process %s; restarting all of them from the newest commit, in %s (restart %d of %d)",
-            "died" if died else "failed",
+            "%s; restarting all of them from the newest commit, in %s (restart %d of %d)",
+            said if died else "a process failed",
             "1 process" if number == 1 else f"{number} processes",
             restart + 1,
             distributed.max_restarts,

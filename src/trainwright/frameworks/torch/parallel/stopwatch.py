@@ -9,16 +9,22 @@ import torch
 
 
 class _Waiting:
-    """The seconds that the thread of the steps has waited for other processes: in its `with` blocks."""
+    """The seconds that the thread of the steps has waited for other processes: in its `with` blocks.
+
+    `is_on` within a block; `changes` counts how often one has begun or ended.
+    """
 
     def __init__(self) -> None:
         self.seconds = self._began = 0.0
+        self.changes, self.is_on = 0, False
 
     def __enter__(self) -> None:
         self._began = time.perf_counter()
+        self.changes, self.is_on = self.changes + 1, True
 
     def __exit__(self, *_: object) -> None:
         self.seconds += time.perf_counter() - self._began
+        self.changes, self.is_on = self.changes + 1, False
 
 
 waiting = _Waiting()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from functools import cache
 from itertools import count
@@ -18,6 +17,8 @@ import torch.distributed as dist
 
 from trainwright.errors import InputError, WorldError
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
+from trainwright.frameworks.torch.parallel.stopwatch import waiting
+from trainwright.frameworks.torch.parallel.watch import Watch
 from trainwright.world import Mesh, World, portable, ranks_of_environment
 
 T = TypeVar("T")
@@ -37,7 +38,7 @@ class ProcessGroup(World):
     def __init__(self, rank: int, size: int, local_rank: int, backend: str, mesh: Mesh) -> None:
         self.rank, self.size, self.local_rank, self.mesh = rank, size, local_rank, mesh
         self._savers: dict[bool, SaveGroup] = {}
-        self._watched = 0.0  # seconds
+        self._watch = Watch(rank)
         if backend == "nccl":
             # A launcher, such as srun, may give each process a GPU of its own, the only one that it sees.
             torch.cuda.set_device(local_rank if local_rank < torch.cuda.device_count() else 0)
@@ -48,6 +49,7 @@ class ProcessGroup(World):
                 self._store.set_timeout(_FIND_EACH_OTHER)
                 _meet(self._store, rank, size)
                 self._connect(backend)
+            self._watch.start(self)
         except WorldError:
             raise
         except Exception as error:
@@ -57,19 +59,21 @@ class ProcessGroup(World):
             ) from error
 
     def _connect(self, backend: str) -> None:
-        self.watch(_FIND_EACH_OTHER.total_seconds())  # if a process dies now, the others wait for it
+        # If a process dies now, the others wait for it.
+        self._watch.begin("the search for others", _FIND_EACH_OTHER.total_seconds())
         try:
             dist.init_process_group(
                 backend, store=self._store, rank=self.rank, world_size=self.size, timeout=_TIMEOUT
             )
         finally:
-            self.rest()
+            self._watch.rest()
 
     def leave(self) -> None:
         """End the process group, so that the processes may find each other again for another run.
 
         Threads of gloo that still run when the interpreter ends may abort the process.
         """
+        self._watch.close()
         dist.destroy_process_group()
 
     def savers(self, *, everyone: bool) -> SaveGroup:
@@ -83,20 +87,17 @@ class ProcessGroup(World):
         return self._savers[everyone]
 
     def watch(self, seconds: float) -> None:
-        """End this process, with its stacks on stderr, unless `rest` or `watch` is called in this time.
-
-        The launcher then starts all processes again.
-        """
-        self._watched = seconds
-        faulthandler.dump_traceback_later(seconds, exit=True)  # works though the interpreter is stuck
-
-    def watch_again(self) -> None:
-        """Begin the time of the last `watch` again."""
-        self.watch(self._watched)
+        """End this process where it hangs in the next steps; see `World.watch`."""
+        # All make the same steps: one that hangs ends first, and those that wait for it only where it cannot.
+        self._watch.begin("a step", seconds, waits=2 * seconds)
 
     def rest(self) -> None:
-        """Stop watching."""
-        faulthandler.cancel_dump_traceback_later()
+        """Stop watching the steps."""
+        self._watch.rest()
+
+    def working(self, where: str, least: float = 60.0) -> AbstractContextManager[None]:
+        """Return a context in which this process is ended where it hangs; see `World.working`."""
+        return self._watch.working(where, least)
 
     def gather(self, value: T) -> list[T]:
         """Return the values of all processes, by rank."""
@@ -140,7 +141,8 @@ class ProcessGroup(World):
 
     def _collective(self, call: Callable[[], None]) -> None:
         try:
-            call()
+            with waiting:
+                call()
         except RuntimeError as error:  # torch's DistBackendError is one
             raise WorldError(f"another process is gone ({error})") from error
 
