@@ -91,24 +91,26 @@ def backward_input(output: Tensor, gradient: Tensor | None, hidden: Tensor) -> W
         gradients[output.output_nr] = torch.ones_like(output) if gradient is None else gradient
         return WeightGradients([_Junction(root, [*map(_variable, weights[root])], gradients)], [])
     counts = Counter(leaf for _, own in found for leaf in own)
-    junctions = [
-        _Junction(node, [_variable(leaf) for leaf in own if counts[leaf] == 1], []) for node, own in found
-    ]
-    junctions = [one for one in junctions if one.weights]
     # From one of the operations that have such a weight, others are reached on the way of the first part.
-    repeated = [leaf for leaf, count in counts.items() if count > 1]
+    early, junctions = [leaf for leaf, count in counts.items() if count > 1], []
+    for node, own in found:
+        once = [leaf for leaf in own if counts[leaf] == 1]
+        if any(_variable(leaf).dim() > 1 for leaf in once):
+            junctions.append(_Junction(node, [*map(_variable, once)], []))
+        else:  # as of normalizations, whose parts have much in common and take little time
+            early += once
     handles = [
         one.node.register_prehook(lambda now, kept=one.gradients: kept.extend(now)) for one in junctions
     ]
     try:
-        back, *early = torch.autograd.grad(
-            output, [hidden, *map(_variable, repeated)], gradient, retain_graph=True, allow_unused=True
+        back, *made = torch.autograd.grad(
+            output, [hidden, *map(_variable, early)], gradient, retain_graph=True, allow_unused=True
         )
     finally:
         for handle in handles:
             handle.remove()
     hidden.grad = back
-    return WeightGradients(junctions, list(zip(repeated, early, strict=True)))
+    return WeightGradients(junctions, list(zip(early, made, strict=True)))
 
 
 def _divided(root: Node, hidden: Tensor) -> tuple[set[Node], list[tuple[Node, Leaves]], dict[Node, Leaves]]:
