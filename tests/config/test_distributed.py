@@ -45,6 +45,13 @@ def test_spellings_of_sharding(spelling: str, ours: str) -> None:
     assert f"{spelling} is read as {ours}" in resolved.notes[0]
 
 
+def test_the_names_of_accelerate() -> None:
+    distributed = loaded(
+        strategy="fsdp", fsdp_min_num_params=1000, fsdp_reshard_after_forward=False
+    ).config.distributed
+    assert (distributed.min_num_params, distributed.reshard_after_forward) == (1000, False)
+
+
 @pytest.mark.parametrize("strategy", ["deepspeed_stage_2", "tensor_parallel", "pp"])
 def test_other_ways_to_split_a_model_are_named(strategy: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -127,6 +134,16 @@ def test_a_range_that_cannot_be(settings: dict[str, Any], message: str) -> None:
         ({"nproc": 2, "shard": 2}, "set distributed.strategy: hsdp"),
         ({"nproc": 2, "strategy": "fsdp", "shard": 4}, "4 does not divide virtual.data, which is 2"),
         ({"nproc": 2, "wrap": ["layers.*"]}, "set distributed.strategy: fsdp"),
+        ({"nproc": 2, "min_num_params": 1000}, "set distributed.strategy: fsdp"),
+        (
+            {"nproc": 2, "strategy": "fsdp", "wrap": ["layers.*"], "min_num_params": 1000},
+            "keep one of the two",
+        ),
+        (
+            {"nproc": 2, "strategy": "fsdp", "fsdp_auto_wrap_policy": "SIZE_BASED_WRAP"},
+            "distributed.min_num_params: NUMBER",
+        ),
+        ({"nproc": 2, "strategy": "fsdp", "fsdp_offload_params": True}, "stay on the device"),
     ],
 )
 def test_a_wrong_mesh_is_one_problem(settings: dict[str, Any], said: str) -> None:

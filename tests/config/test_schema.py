@@ -103,6 +103,7 @@ def test_the_place_of_a_run_is_how_it_reads_device_threads_and_processes():
         "distributed.pipeline",
         "distributed.schedule",
         "distributed.wrap",
+        "distributed.min_num_params",
         "distributed.reshard_after_forward",
         "distributed.max_restarts",
         "distributed.backend",
