@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from harness import ONE_THREAD, interval_of, machine, table, temporary_folder
@@ -75,6 +76,19 @@ def write_text(path: Path) -> None:
     path.write_bytes(b"".join(file.read_bytes() for file in files)[:TEXT_BYTES])
 
 
+def windows() -> tuple[Any, Any]:
+    """Return the inputs and labels of the training split of `text.txt`, (rows, LENGTH) int64 each."""
+    import torch
+
+    text = np.fromfile("text.txt", np.uint8)[: int(TEXT_BYTES * 0.98)]
+    rows = (len(text) - 1) // LENGTH
+    inputs, labels = (
+        torch.from_numpy(text[start : start + rows * LENGTH].reshape(rows, LENGTH).astype(np.int64))
+        for start in (0, 1)
+    )
+    return inputs, labels
+
+
 def by_hand(steps: int, hidden: int, layers: int, heads: int) -> None:
     """Train in the shortest way that is fast: windows of a tensor in memory, fused AdamW."""
     import torch
@@ -84,12 +98,8 @@ def by_hand(steps: int, hidden: int, layers: int, heads: int) -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    text = np.fromfile("text.txt", np.uint8)[: int(TEXT_BYTES * 0.98)]
-    rows = (len(text) - 1) // LENGTH
-    inputs, labels = (
-        torch.from_numpy(text[start : start + rows * LENGTH].reshape(rows, LENGTH).astype(np.int64))
-        for start in (0, 1)
-    )  # (rows, LENGTH) each
+    inputs, labels = windows()
+    rows = len(inputs)
     model = Gpt(256, LENGTH, hidden, layers, heads)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
     losses, times = [], []

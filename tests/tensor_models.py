@@ -36,7 +36,15 @@ from trainwright.types import LABELS, NO_LABEL
 # Numbers that leave a rest after whole vectors, also in a slice.
 VOCABULARY, LENGTH, ROWS, STEPS = 53, 15, 6, 3
 LLAMA = {"position": "rotary", "normalization": "rms", "activation": "swiglu", "bias": False}
-KINDS = ("llama", "mistral", "qwen2", "qwen3", "gemma")
+KINDS: Mapping[str, Mapping[str, Any]] = {  # and options of their architectures
+    **{kind: {"head_dim": 6} for kind in ("llama", "mistral", "qwen3", "gemma")},
+    "qwen2": {},
+    "gpt2": {"n_inner": 92},
+    "gptj": {"n_inner": 92, "rotary_dim": 4, "attn_pdrop": 0.1, "resid_pdrop": 0.1},
+    "bert": {"is_decoder": True},
+    "distilbert": {"hidden_dim": 92},
+    "opt": {"ffn_dim": 92, "word_embed_proj_dim": 48},
+}
 Meshes = Mapping[int, DeviceMesh | None]  # by the number of processes on the axis `tensor`
 
 
@@ -60,17 +68,18 @@ def huggingface(kind: str, **options: Any) -> Any:
         num_key_value_heads=4,
         attention_dropout=0.1,
         use_cache=False,
-        **{"vocab_size": VOCABULARY, **({"head_dim": 6} if kind != "qwen2" else {}), **options},
+        **{"vocab_size": VOCABULARY, **KINDS.get(kind, {}), **options},
     )
-    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    masked = kind == "distilbert"
+    auto_class = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
+    return auto_class.from_config(config, attn_implementation="sdpa")
 
 
-def with_adapters() -> Any:
+def with_adapters(model: Any, targets: Sequence[str]) -> Any:
     import peft
 
-    targets = ["q_proj", "o_proj", "up_proj", "down_proj"]
-    options = peft.LoraConfig(r=4, target_modules=targets, lora_dropout=0.1, init_lora_weights=False)
-    return peft.get_peft_model(huggingface("llama", attention_bias=True), options)
+    options = peft.LoraConfig(r=4, target_modules=list(targets), lora_dropout=0.1, init_lora_weights=False)
+    return peft.get_peft_model(model, options)
 
 
 class Features(Transformer):
@@ -133,7 +142,11 @@ MODELS: Mapping[str, Callable[[], nn.Module]] = {
     "features": lambda: Features(LENGTH, VOCABULARY, 48, num_heads=4),
     "text": lambda: TextTransformer(VOCABULARY, LENGTH, (VOCABULARY,), 48, num_heads=4, intermediate_size=92),
     **{f"hf_{kind}": lambda kind=kind: huggingface(kind) for kind in KINDS},
-    "lora": with_adapters,
+    "lora": lambda: with_adapters(
+        huggingface("llama", attention_bias=True), ["q_proj", "o_proj", "up_proj", "down_proj"]
+    ),
+    "lora_gpt2": lambda: with_adapters(huggingface("gpt2"), ["c_attn", "c_proj"]),
+    "lora_bert": lambda: with_adapters(huggingface("bert"), ["query", "dense"]),
 }
 
 

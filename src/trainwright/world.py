@@ -131,7 +131,8 @@ def portable(error: BaseException) -> BaseException:
 
 # --- what launchers of processes tell a process about itself
 
-_VARIABLES = (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"))
+RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+_VARIABLES = (RANK_VARIABLES, ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"))
 
 
 def ranks_of_environment() -> tuple[int, int, int] | None:

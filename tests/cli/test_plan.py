@@ -71,3 +71,51 @@ def test_a_framework_of_one_process(command: Command, tmp_path: Path) -> None:
     done = command("plan", tmp_path / "config.yaml")
     assert done.code == 2
     assert "trains in one process" in done.err
+
+
+def test_the_schedule_says_how_long_processes_wait(command: Command, tmp_path: Path) -> None:
+    """Two stages of 1F1B wait for a forward and a backward pass (3 units), of zero bubble for a third."""
+    mesh = {"nproc": 2, "pipeline": 2, "virtual": {"data": 1, "pipeline": 2}}
+    config = write(tmp_path, distributed=mesh)
+    few = ["training.microbatch_size=2", "--json"]  # 4 microbatches
+    found = {}
+    for schedule in ("1f1b", "zero_bubble"):
+        own = command("plan", config, f"distributed.schedule={schedule}", *few).json["meshes"][0]
+        found[schedule] = own["bubble"]
+        if schedule == "zero_bubble":
+            held = own["memory_bytes"]["activations"]
+    assert found == {"1f1b": 3 / 15, "zero_bubble": 1 / 13}
+    checkpointing = ["distributed.schedule=zero_bubble", "training.activation_checkpointing=[blocks.*]"]
+    own = command("plan", config, *checkpointing, *few).json["meshes"][0]
+    assert own["bubble"] == 3 / 15
+    assert own["memory_bytes"]["activations"] < held
+
+
+def test_a_number_that_does_not_divide_the_virtual_mesh(command: Command, tmp_path: Path) -> None:
+    """The config's mesh is kept where a larger virtual mesh makes it possible."""
+    config = write(tmp_path, distributed={"strategy": "fsdp", "virtual": {"data": 4}})
+    found = command("plan", config, "--gpus", 8, "--json").json
+    refusal, proposal = found["changes"]
+    assert "8 does not divide the 4 virtual ranks of the batch; allowed: 1, 2, 4" in refusal
+    assert proposal == "with 8 processes, distributed.virtual.data: 8 (not 4) would be possible"
+    assert found["meshes"][0]["mesh"] == {"pipeline": 1, "data": 1, "shard": 8, "tensor": 1}
+    assert found["meshes"][0]["has_other_bits"]
+    shown = command("plan", config, "--gpus", 8).out
+    assert refusal in shown
+    assert "proposed: distributed: {nproc: 8, strategy: fsdp, virtual: {data: 8" in shown
+
+
+def test_a_number_that_needs_another_mesh(command: Command, tmp_path: Path) -> None:
+    """Six processes are three stages of two, or six stages: their number alone need be no power of two."""
+    found = command("plan", write(tmp_path), "--gpus", 6, "--json").json
+    assert "allowed: 1, 2, 4" in found["changes"][0]
+    assert found["meshes"][0]["mesh"]["pipeline"] == 3
+    assert "distributed.pipeline: 3 (not 1)" in found["changes"][1]
+    assert not any(one["has_other_bits"] for one in found["meshes"])  # the config says nothing of bits
+
+
+def test_a_number_for_which_no_mesh_is_possible(command: Command, tmp_path: Path) -> None:
+    done = command("plan", write(tmp_path), "--gpus", 7)
+    assert done.code == 2
+    assert "no mesh of 7 processes is possible" in done.err
+    assert "allowed: 1, 2, 4" in done.err

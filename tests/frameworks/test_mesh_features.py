@@ -136,6 +136,14 @@ CASES: dict[str, dict[str, Any]] = {
         "parameter_groups": [{"match": "*mlp*", "learning_rate": 0.001}],
     },
     "values": {"model": GPT, "data": TEXT, "virtual": ALL, "max_grad_norm": None, "max_grad_value": 0.01},
+    "fp16": {"model": GPT, "data": TEXT, "virtual": ALL, "precision": "fp16"},
+    "overflow": {  # of the first steps' gradients, which are skipped
+        "model": "models:Blocks",
+        "data": {"type": "digits", "standardize": False},
+        "virtual": ALL,
+        "plan": FEED,
+        "precision": "fp16",
+    },
     "muon": {"model": GPT, "data": TEXT, "virtual": STAGES, "optimizer": "muon"},
     "adafactor": {"model": GPT, "data": TEXT, "virtual": STAGES, "optimizer": "adafactor"},
     "odd": {"model": "models:Odd"},
@@ -209,7 +217,8 @@ PAIRS = [  # the first one of each case is on a mesh that it is likely to fail o
     ("lora", "tensor-2"),
     ("small", "fsdp-2-pipeline-2"),
     *(("small", one) for one in ("hsdp-2x2", "tensor-2-pipeline-2")),
-    *(("options", one) for one in ("fsdp-2", "fsdp-2-pipeline-2")),
+    *((case, one) for case in ("options", "fp16", "overflow") for one in ("fsdp-2", "fsdp-2-pipeline-2")),
+    *((case, "tensor-2-pipeline-2") for case in ("fp16", "overflow")),
     *(("values", one) for one in ("fsdp-2", "tensor-2-pipeline-2")),
     ("adafactor", "pipeline-2"),
     ("odd", "hsdp-2x2"),
@@ -320,7 +329,6 @@ def test_an_object_comes_back_whole_with_the_weights_of_the_run(tmp_path: Path) 
 
 
 REFUSED = [
-    ({"model": GPT, "data": TEXT, "virtual": ALL, "precision": "fp16"}, "fp16 skips a step .* use bf16"),
     (
         {"model": {"type": "models:Blocks", "params": {"batch": True}}, "virtual": STAGES},
         "normalizes over the batch.* pipeline",

@@ -32,6 +32,10 @@ from trainwright.frameworks.torch.parallel.pipeline.schedule import (
     INTERLEAVED,
     ONE_F_ONE_B,
     SCHEDULES,
+    ZERO_BUBBLE,
+    Action,
+    Kind,
+    process_of,
     schedule,
 )
 from trainwright.frameworks.torch.parallel.pipeline.split import split
@@ -113,8 +117,9 @@ def _plain(stages: int, ranks: int, microbatch: int) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize(("stages", "ranks"), [(1, 1), (1, 4), (2, 1), (2, 2), (4, 4)])
 def test_one_process_is_a_plain_loop(stages: int, ranks: int) -> None:
-    result = result_of(Case(stages=stages, ranks=ranks))
-    assert result.digest == digest(_plain(stages, ranks, 4))
+    wanted = digest(_plain(stages, ranks, 4))
+    for name in (ONE_F_ONE_B, ZERO_BUBBLE):
+        assert result_of(Case(stages=stages, ranks=ranks, schedule=name)).digest == wanted, name
 
 
 # --- several processes, and other models
@@ -135,7 +140,7 @@ ROWS = [
 
 def _spread(row: Case) -> list[Case]:
     """The same training in all ways over 2 and 4 processes."""
-    names = (GPIPE, ONE_F_ONE_B, INTERLEAVED) if row.model == "gpt" else (ONE_F_ONE_B,)
+    names = SCHEDULES if row.model == "gpt" else (ONE_F_ONE_B, ZERO_BUBBLE)
     return [
         replace(row, processes=processes, schedule=name, separate=name == GPIPE and processes == 4)
         for processes in (2, 4)
@@ -354,32 +359,80 @@ def test_each_stage_takes_the_microbatches_in_order(name: str) -> None:
     """For any number of microbatches, and no process waits for ever."""
     for processes in range(1, 6):
         for owned in range(1, 4):
+            stages = processes * owned
             for microbatches in range(12):
-                made = schedule(name, processes * owned, processes, microbatches).actions
-                for stage in range(processes * owned):
-                    for is_forward in (True, False):
-                        found = [
-                            one.microbatch
-                            for some in made
-                            for one in some
-                            if (one.stage, one.is_forward) == (stage, is_forward)
-                        ]
-                        assert found == list(range(microbatches))
+                made = schedule(name, stages, processes, microbatches)
+                for stage in range(stages):
+                    process = process_of(stage, stages, processes, name)
+                    found: dict[Kind, list[int]] = {}
+                    for one in made.actions[process]:
+                        if one.stage == stage:
+                            found.setdefault(one.kind, []).append(one.microbatch)
+                    parts = {Kind.INPUT, Kind.WEIGHT} if name == ZERO_BUBBLE and stage else {Kind.BACKWARD}
+                    kinds = {Kind.FORWARD, *parts} if microbatches else set()
+                    assert found == {kind: list(range(microbatches)) for kind in kinds}
+                assert made.length >= _shortest(made.actions, stages)
+
+
+def _shortest(actions: Any, stages: int) -> int:
+    """The time of the passes if each begins when the one before it in its process, and what it needs, have
+    ended: found by going over them until nothing changes."""
+    ends: dict[Action, int] = {}
+    cost = {Kind.FORWARD: 1, Kind.BACKWARD: 2, Kind.INPUT: 1, Kind.WEIGHT: 1}
+    is_done = False
+    while not is_done:
+        is_done = True
+        for some in actions:
+            time = 0
+            for one in some:
+                kind, stage, number = one
+                if kind is Kind.FORWARD:
+                    needed = [Action(Kind.FORWARD, stage - 1, number)] if stage else []
+                elif kind is Kind.WEIGHT:
+                    needed = [Action(Kind.INPUT, stage, number)]
+                elif stage == stages - 1:
+                    needed = [Action(Kind.FORWARD, stage, number)]
+                else:
+                    needed = [Action(Kind.INPUT, stage + 1, number), Action(Kind.BACKWARD, stage + 1, number)]
+                time = max([time, *(ends.get(two, 0) for two in needed)]) + cost[kind]
+                if ends.get(one) != time:
+                    ends[one], is_done = time, False
+    return max(ends.values(), default=0)
 
 
 def test_schedules_have_their_bubbles_and_activations() -> None:
-    """8 stages, 4 processes, 16 microbatches: 64 passes each, and the idle time of each schedule."""
+    """8 stages, 4 processes, 16 microbatches: 96 units of work each, and the idle time of each schedule."""
     made = {name: schedule(name, 8, 4, 16) for name in SCHEDULES}
-    assert {name: one.length - 64 for name, one in made.items()} == {
-        GPIPE: 12,
-        ONE_F_ONE_B: 12,
-        INTERLEAVED: 6,
+    idle = {GPIPE: 18, ONE_F_ONE_B: 18, INTERLEAVED: 9, ZERO_BUBBLE: 3}
+    assert {name: one.length - 96 for name, one in made.items()} == idle
+    assert {name: _shortest(one.actions, 8) - 96 for name, one in made.items()} == idle
+    assert {name: one.bubble for name, one in made.items()} == pytest.approx(
+        {name: time / (96 + time) for name, time in idle.items()}
+    )
+    most_held = {name: [_most_held(some) for some in one.actions] for name, one in made.items()}
+    assert most_held == {
+        GPIPE: [32, 32, 32, 32],
+        ONE_F_ONE_B: [8, 6, 4, 2],
+        INTERLEAVED: [11, 9, 7, 5],
+        ZERO_BUBBLE: [8, 8, 8, 8],
     }
 
-    def most_held(name: str) -> int:
-        held = [0]
-        for one in made[name].actions[0]:
-            held.append(held[-1] + (1 if one.is_forward else -1))
-        return max(held)
 
-    assert [most_held(name) for name in (GPIPE, ONE_F_ONE_B, INTERLEAVED)] == [32, 8, 11]
+def _most_held(actions: Any) -> int:
+    held = [0]
+    for one in actions:
+        change = {Kind.FORWARD: 1, Kind.INPUT: 0}.get(one.kind, -1)
+        held.append(held[-1] + change)
+    return max(held)
+
+
+def test_zero_bubble_waits_for_a_third_of_what_1f1b_does() -> None:
+    """With a stage for each process: (processes - 1) units, and the activations of its first process."""
+    for processes in (2, 3, 4, 8):
+        for microbatches in (processes, 2 * processes, 3 * processes + 1):
+            made = schedule(ZERO_BUBBLE, processes, processes, microbatches)
+            assert made.length == 3 * microbatches + processes - 1
+            before = schedule(ONE_F_ONE_B, processes, processes, microbatches)
+            assert before.length == 3 * (microbatches + processes - 1)
+            held = {_most_held(some) for some in made.actions}
+            assert held == {_most_held(before.actions[0])}

@@ -10,28 +10,38 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import trainwright
 
-TESTS = Path(__file__).resolve().parent.parent
+MEASURING = Path(__file__).resolve().parent.parent / "measuring"
 CONFIG = {
     "data": {"type": "text", "path": "words.txt", "length": 64, "tokenizer": "bpe", "vocab_size": 2000},
-    "model": {"type": "live_memory:Measured", "hidden_size": 256, "num_layers": 8, "num_heads": 4},
+    "model": {"type": "gpt", "hidden_size": 256, "num_layers": 8, "num_heads": 4},
     "training": {"max_steps": 3, "batch_size": 8, "threads": 1, "device": "cpu"},
 }
+FSDP = ["distributed.nproc=2", "distributed.strategy=fsdp"]
+PIPELINE = ["distributed.nproc=2", "distributed.pipeline=2", "training.microbatch_size=1"]
 CASES = {
     "one process": [],
     "gradients of four virtual ranks": ["distributed.virtual.data=4"],
     "ddp": ["distributed.nproc=2"],
-    "fsdp": ["distributed.nproc=2", "distributed.strategy=fsdp"],
-    "fsdp, microbatches": [
-        "distributed.nproc=2",
-        "distributed.strategy=fsdp",
-        "training.microbatch_size=2",
+    "ddp, sums of the backend": ["distributed.nproc=2", "distributed.exact=false"],
+    "fsdp": FSDP,
+    "fsdp, microbatches": [*FSDP, "training.microbatch_size=2"],
+    "fsdp, parameters kept": [*FSDP, "distributed.reshard_after_forward=false"],
+    "fsdp, averages, 16 bits, activations computed again": [
+        *FSDP,
+        "training.ema.decay=0.9",
+        "training.precision=bf16",
+        "training.activation_checkpointing=[blocks.*]",
     ],
     "tensor": ["distributed.nproc=2", "distributed.tensor=2"],
     "pipeline": ["distributed.nproc=2", "distributed.pipeline=2", "training.microbatch_size=2"],
+    "gpipe": [*PIPELINE, "distributed.schedule=gpipe"],
+    "interleaved": [*PIPELINE, "distributed.schedule=interleaved", "distributed.virtual.pipeline=4"],
+    "fsdp in a pipeline": ["distributed.nproc=4", "distributed.strategy=fsdp", "distributed.pipeline=2"],
 }
 
 
@@ -49,7 +59,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def measured(folder: Path, out: Path, words: list[str]) -> float:
     """Train, and return the most bytes of all processes and steps."""
-    environment = {**os.environ, "LIVE_MEMORY": str(out), "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "LIVE_MEMORY": str(out),
+        "PYTHONPATH": str(MEASURING),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-m", "trainwright", "train", "config.yaml", "--runs-dir", str(out / "runs")]
     done = subprocess.run(
         [*command, *words], cwd=folder, env=environment, check=False, capture_output=True, text=True
@@ -65,6 +80,37 @@ def test_memory_is_as_predicted(folder: Path, tmp_path: Path, words: list[str]) 
     predicted = trainwright.plan(folder / "config.yaml", words).own.memory
     assert predicted.total == pytest.approx(measured(folder, tmp_path, words), rel=0.1)
     assert all(part >= 0 for part in predicted)
+
+
+LANGUAGE = "transformers:AutoModelForCausalLM"
+_LLAMA = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 6}
+_GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_layer": 6, "n_head": 4}
+_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+_LORA = {"r": 8, "alpha": 16, "target_modules": ["q_proj", "v_proj"]}
+MODELS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "llama with lora": ({"type": LANGUAGE, "config": {**_LLAMA, **_HEADS}, "lora": _LORA}, FSDP),
+    "gpt2": ({"type": LANGUAGE, "config": _GPT2}, PIPELINE),
+    "cnn": ({"type": "cnn", "filters": [64, 128, 256, 512]}, ["distributed.nproc=2"]),
+    "resnet": ({"type": "resnet"}, []),
+}
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(("model", "words"), MODELS.values(), ids=MODELS)
+def test_memory_of_other_models(
+    folder: Path, tmp_path: Path, model: dict[str, Any], words: list[str]
+) -> None:
+    """Frozen parameters, other libraries, and convolutions."""
+    config = json.loads((folder / "config.yaml").read_text())
+    if model["type"] in ("cnn", "resnet"):
+        draw = np.random.default_rng(0)
+        images = draw.random((400, 32, 32, 3), dtype=np.float32)
+        np.savez(tmp_path / "images.npz", features=images, target=draw.integers(0, 5, 400))
+        config["data"] = {"type": "npz", "path": str(tmp_path / "images.npz")}
+        config["training"]["batch_size"] = 32
+    (tmp_path / "config.yaml").write_text(json.dumps({**config, "model": model}))
+    predicted = trainwright.plan(tmp_path / "config.yaml", words).own.memory
+    assert predicted.total == pytest.approx(measured(tmp_path, tmp_path, words), rel=0.1)
 
 
 LARGE = {

@@ -447,5 +447,8 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, t
         "trainwright.frameworks.torch.parallel.processes.device_named", lambda _: torch.device("cuda")
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    with pytest.raises(InputError, match="2 processes need a GPU each, but this machine has 1; lower it, or"):
+    with pytest.raises(
+        InputError,
+        match=r"2 processes need a GPU each, but this machine has 1; give distributed\.nproc=1, or",
+    ):
         trainwright.train(HARD, {"distributed.nproc": 2}, runs_dir=tmp_path)

@@ -84,6 +84,11 @@ def test_a_run_goes_on_in_another_number_of_processes(first: int, alone: Any, tm
     SUITE._compare(result, alone)
 
 
+def test_modules_are_gathered_by_their_size(alone: Any, tmp_path: Path) -> None:
+    result = SUITE._result(train(tmp_path, 2, *AVERAGED, "distributed.min_num_params=30000"))
+    SUITE._compare(result, alone)
+
+
 def test_batch_normalization_over_the_processes(tmp_path: Path) -> None:
     """Each process computes one virtual rank."""
     words = ["training.batch_size=24", "training.microbatch_size=6", "training.max_steps=12"]

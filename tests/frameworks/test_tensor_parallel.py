@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tensor_models import KINDS
+
 pytestmark = pytest.mark.services
 TESTS = Path(__file__).parents[1]
 BUILT_IN = ("gpt", "llama", "features", "text", "sequence", "checkpointed", "vocabulary", "own")
-HUGGING_FACE = ("hf_llama", "hf_mistral", "hf_qwen2", "hf_qwen3", "hf_gemma", "hf_vocabulary", "lora")
+HUGGING_FACE = (*(f"hf_{kind}" for kind in KINDS), "hf_vocabulary", "lora", "lora_gpt2", "lora_bert")
 SIZES = (1, 2, 4)
 
 

@@ -31,7 +31,11 @@ def gradients(model: nn.Module, *, training: bool = False) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt", "llama", "features", "text", "sequence", "vocabulary", "hf_vocabulary", "own"]
+    "name",
+    [
+        *("gpt", "llama", "features", "text", "sequence", "vocabulary", "hf_vocabulary", "own"),
+        *("hf_gpt2", "hf_gptj", "hf_bert", "hf_distilbert", "hf_opt", "lora_gpt2", "lora_bert"),
+    ],
 )
 def test_slices_add_up_to_the_model(name: str) -> None:
     """Without dropout, loss and gradients are those of the model that is not split, up to rounding."""
@@ -73,6 +77,44 @@ def test_each_slice_draws_its_own_numbers() -> None:
     before = torch.get_rng_state()
     model.eval()(torch.zeros(50, 8))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_dropout_at_the_end_is_that_of_the_sum() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)))
+    x = torch.randn(50, 8)
+    whole = model.eval()(x)
+    split = parallelize(model, Plan(["0"], ["2.0"]), Slices(4))
+    torch.testing.assert_close(model(x), whole)
+    found = model.train()(x)
+    kept = found != 0
+    assert 0.4 < kept.float().mean() < 0.6
+    torch.testing.assert_close(found[kept], 2 * whole[kept])
+    split.undo()
+    assert all("forward" not in vars(part) for part in model.modules())
+
+
+class Between(nn.Module):
+    """A feed-forward layer whose second half has the norm and the residual, and may get something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Sequential(nn.Linear(8, 8), nn.GELU())
+        self.act, self.down, self.norm = nn.Tanh(), nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor, *, skips: bool = False) -> Tensor:
+        return self.norm(x + self.down(x if skips else self.act(self.up(x))))
+
+
+def test_slices_go_from_module_to_module() -> None:
+    torch.manual_seed(0)
+    model, x = Between(), torch.randn(5, 8, requires_grad=True)
+    (expected,) = torch.autograd.grad(model(x).pow(3).sum(), x)
+    parallelize(model, Plan(["up.0"], ["down"], openings=["up", "act"]), Slices(4))
+    (found,) = torch.autograd.grad(model(x).pow(3).sum(), x)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    with pytest.raises(ModelError, match="down is rowwise, but gets what no colwise layer has given"):
+        model(x, skips=True)
 
 
 def test_a_copy_is_split_by_itself() -> None:
@@ -196,16 +238,20 @@ def test_models_of_transformers() -> None:
         model(ids(0), use_cache=True)
     with pytest.raises(ModelError, match="qkv_proj of phi3 as colwise_gather_output"):
         plan_of(huggingface("phi3", pad_token_id=0))
+    with pytest.raises(ModelError, match=r"no plan .* for gpt_bigcode .*use one of bert, .*gpt2"):
+        plan_of(huggingface("gpt_bigcode"))
     with pytest.raises(
-        ModelError, match="no plan of tensor parallelism for gpt2: its queries, keys and values"
-    ):
-        plan_of(huggingface("gpt2", head_dim=1))
+        ModelError, match=r"no plan .* for hunyuan_v1_dense"
+    ):  # it has one that splits no layer
+        plan_of(huggingface("hunyuan_v1_dense", head_dim=6, pad_token_id=0))
 
 
-def test_a_pass_leaves_no_state() -> None:
+@pytest.mark.parametrize("name", ["own", "hf_gpt2", "hf_bert"])
+def test_a_pass_leaves_no_state(name: str) -> None:
     """What training changes besides weights, no checkpoint holds."""
-    model = Own()
-    parallelize(model, replace(OWN_PLAN, sequence=["embedding"]), Slices(2))
+    model = MODELS[name]()
+    sequence = ["embedding"] if name == "own" else []
+    parallelize(model, replace(plan_for(name, model), sequence=sequence), Slices(2))
     before = fingerprints(model)
     gradients(model, training=True)
     model.zero_grad()

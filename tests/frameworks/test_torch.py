@@ -124,7 +124,7 @@ def test_an_export_may_round_to_bf16(tmp_path: Path) -> None:
     torch.testing.assert_close(rounded, expected, rtol=0, atol=0)
 
 
-def test_the_gradient_scaler_is_part_of_the_state(tmp_path: Path) -> None:
+def test_the_loss_scale_is_part_of_the_state(tmp_path: Path) -> None:
     """With values large enough that the scaled gradients overflow at first.
 
     The scale falls, and steps are left out.
@@ -135,8 +135,8 @@ def test_the_gradient_scaler_is_part_of_the_state(tmp_path: Path) -> None:
     saved = load_file(checkpoints(whole)[-1] / "optimizer.safetensors")
     (scale,) = [float(value) for name, value in saved.items() if name.endswith("/scale")]
     assert scale > 0
-    tracker = next(int(value) for name, value in saved.items() if name.endswith("_growth_tracker"))
-    assert 0 < tracker <= 30
+    steps = next(int(value) for name, value in saved.items() if name.endswith("scaler/steps"))
+    assert 0 < steps <= 30
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
@@ -163,10 +163,33 @@ def test_a_scale_that_fell_is_taken_up_again(tmp_path: Path) -> None:
     from trainwright.frameworks.torch.precision import Precision
 
     first, second = (Precision("fp16", torch.device("cpu")) for _ in range(2))
-    first.scaler.load_state_dict(first.scaler.state_dict() | {"scale": 128.0, "_growth_tracker": 17})
+    first.load({"scale": torch.tensor(128.0), "steps": torch.tensor(17)})
     second.load(first.state())
-    assert second.scaler.state_dict() == first.scaler.state_dict()
-    assert second.scaler.get_scale() == 128.0
+    assert second.state() == first.state() == {"scale": 128.0, "steps": 17}
+    assert second.scale is not None
+    assert second.scale.scaled(torch.ones(())) == 128.0
+
+
+def test_the_loss_scale_moves_as_that_of_torch() -> None:
+    from trainwright.frameworks.torch.precision import LossScale
+
+    ours, theirs = LossScale(torch.device("cpu")), torch.amp.GradScaler("cpu")
+    parameters = [torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))]
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    theirs.scale(torch.ones(()))  # makes its scale
+    for step in range(2010):
+        value = float("inf") if step in (3, 4, 2008) else float(step)
+        gradients = [torch.full_like(one, value) for one in parameters]
+        for one, gradient in zip(parameters, gradients, strict=True):
+            one.grad = gradient.clone()
+        overflow = ours.unscale(gradients, lambda found: found)
+        theirs.unscale_(optimizer)
+        theirs.step(optimizer)
+        theirs.update()
+        assert bool(overflow) == (value == float("inf"))
+        assert ours.state()["scale"] == theirs.get_scale(), step
+        if not overflow:
+            torch.testing.assert_close(gradients, [one.grad for one in parameters], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("size", [8, 16])

@@ -123,27 +123,15 @@ def test_weights_alone_say_nothing_of_what_was_trained() -> None:
     assert json.loads(bytes(changes.tolist())) == {"requires_grad": {"bias": False}}
 
 
-class Scaled(Precision):
-    """Has a gradient scaler, which only GPUs have."""
-
-    scale = 1.0
-
-    def state(self) -> dict[str, torch.Tensor]:
-        return {"scale": torch.tensor(self.scale)}
-
-    def load(self, state: Mapping[str, torch.Tensor]) -> None:
-        self.scale = state["scale"].item()
-
-
 def test_the_scale_of_gradients_is_restored(tmp_path: Path) -> None:
     model = nn.Linear(2, 1)
-    saved, restored = (Scaled("fp32", torch.device("cpu")) for _ in range(2))
-    saved.scale = 4096.0
+    saved, restored = (Precision("fp16", torch.device("cpu")) for _ in range(2))
+    saved.load({"scale": torch.tensor(4096.0), "steps": torch.tensor(0)})
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     TrainingState(model, optimizer, saved).copy(weights_only=False).write(tmp_path)
-    assert load_file(tmp_path / "optimizer.safetensors").keys() == {"scaler/scale"}
+    assert load_file(tmp_path / "optimizer.safetensors").keys() == {"scaler/scale", "scaler/steps"}
     TrainingState(model, optimizer, restored).load(tmp_path, weights_only=False)
-    assert restored.scale == 4096.0
+    assert restored.state()["scale"] == 4096.0
 
 
 def test_a_tensor_that_becomes_sparse_while_it_trains_is_named() -> None:

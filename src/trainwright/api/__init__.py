@@ -11,17 +11,8 @@ if TYPE_CHECKING:
     from trainwright.api.forking import fork
     from trainwright.api.housekeeping import clean, delete, get, list_runs, summaries, sync
     from trainwright.api.planning import plan
-    from trainwright.api.results import (
-        compare,
-        evaluate,
-        explain,
-        export,
-        load,
-        predict,
-        predict_chunks,
-        predict_file,
-        report,
-    )
+    from trainwright.api.predicting import generate, predict, predict_chunks, predict_file
+    from trainwright.api.results import compare, evaluate, explain, export, load, report
     from trainwright.api.studies import (
         benchmark,
         cross_validate,
@@ -50,6 +41,7 @@ __all__ = [
     "explain",
     "export",
     "fork",
+    "generate",
     "get",
     "init",
     "list_runs",
@@ -82,17 +74,8 @@ _VERBS = {
     "forking": ("fork",),
     "housekeeping": ("clean", "delete", "get", "list_runs", "summaries", "sync"),
     "planning": ("plan",),
-    "results": (
-        "compare",
-        "evaluate",
-        "explain",
-        "export",
-        "load",
-        "predict",
-        "predict_chunks",
-        "predict_file",
-        "report",
-    ),
+    "predicting": ("generate", "predict", "predict_chunks", "predict_file"),
+    "results": ("compare", "evaluate", "explain", "export", "load", "report"),
     "studies": (
         "benchmark",
         "cross_validate",

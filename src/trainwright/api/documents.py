@@ -98,7 +98,7 @@ def config_values(resolved: Resolved) -> dict[str, Any]:
 
 
 def mesh_plan(plan: MeshPlan) -> dict[str, Any]:
-    """Return the estimates of a config: its own mesh first, then others, the best first."""
+    """Return the estimates of a config: its own mesh (or the nearest), then others, the best first."""
     per_machine = plan.machines.per_machine
     return {
         "parameters": plan.parameters,
@@ -118,6 +118,7 @@ def mesh_plan(plan: MeshPlan) -> dict[str, Any]:
             for one in (plan.own, *plan.others)
         ],
         "refused": plan.refused,
+        "changes": plan.changes,
     }
 
 

@@ -8,6 +8,7 @@ from trainwright.api.configs import check
 from trainwright.config import Config, Overrides
 from trainwright.config.overrides import with_settings
 from trainwright.config.schema import bounds
+from trainwright.errors import ConfigError
 from trainwright.records.mesh_estimate import BETWEEN, SPEED, WITHIN, Machines
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def plan(
 ) -> MeshPlan:
     """Estimate memory, communication and time of a step on the config's mesh, and on the three best others.
 
-    The estimates are made from shapes alone: no device is used, and no memory for the model.
+    The estimates are made from shapes alone: no device is used, and no memory for the model. If the config
+    cannot train in `gpus` processes, the nearest mesh that can is in its place, with what has to change.
 
     Args:
         config: The config.
@@ -45,14 +47,22 @@ def plan(
     """
     from trainwright.runs.planning import estimated
 
-    if gpus is not None:
-        overrides = with_settings(overrides, {"distributed.nproc": gpus, "distributed.nnodes": 1})
-    resolved = check(config, overrides)
+    refusals: list[str] = []
+    if gpus is None:
+        resolved = check(config, overrides)
+    else:
+        try:
+            asked = with_settings(overrides, {"distributed.nproc": gpus, "distributed.nnodes": 1})
+            resolved = check(config, asked)
+        except ConfigError as error:
+            resolved = check(config, overrides)  # which fails if the number is not to blame
+            refusals = [f"{one.path}: {one.message}" for one in error.problems]
     run = resolved.config
-    nproc = bounds(run.distributed.nproc)[1]
-    size = nproc * run.distributed.nnodes
+    nproc = gpus or bounds(run.distributed.nproc)[1]
+    size = gpus or nproc * run.distributed.nnodes
     each = min(size, per_machine or (nproc if gpus is None else 8))
     placed = run.distributed.model_copy(update={"nproc": each, "nnodes": -(-size // each)})
     is_free = str(resolved.sources["distributed.virtual.data"]) == "default"
     machines = Machines(size, memory, each, within, between, speed)
-    return estimated(run.model_copy(update={"distributed": placed}), machines, is_free=is_free)
+    run = run.model_copy(update={"distributed": placed})
+    return estimated(run, machines, is_free=is_free, refusals=refusals)

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from trainwright.config import Overrides
 from trainwright.errors import CheckpointError, InputError
 from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.records.listing import has_model
 from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import passed_objects, require_objects
+from trainwright.runs.processes.calls import ONE, Members, over_mesh
 from trainwright.runs.run import Run
 from trainwright.runs.workdir import working_directory, working_for
 from trainwright.safe_files import usable_path
 
 if TYPE_CHECKING:
     from trainwright.inference.bad_rows import OnError
-    from trainwright.inference.file_predictions import PredictionColumns, Tally
     from trainwright.inference.predictor import Predictor
-    from trainwright.inference.written_tables import Written
     from trainwright.records.run_dir import RunDir
     from trainwright.runs.comparison import Comparison
     from trainwright.types import Metrics, SplitName
@@ -56,16 +55,36 @@ def load(
         InputError: The run has no weights, an object is missing, or the run names code that is not imported.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    return _load(find(run, runs_dir, has_model), "load", model, trust=trust, pinned=False)
+    return load_for(find(run, runs_dir, has_model), "load", model, trust=trust, pinned=False)
 
 
-def _load(run: RunDir, verb: str, model: Any, *, trust: bool, pinned: bool = True, **data: Any) -> Predictor:
+def load_for(
+    run: RunDir,
+    verb: str,
+    model: Any,
+    *,
+    trust: bool,
+    pinned: bool = True,
+    members: Members = ONE,
+    **data: Any,
+) -> Predictor:
+    """Return the model of a run for a verb, and warn of code that has changed.
+
+    Args:
+        run: The run.
+        verb: What is done with it, for messages.
+        model: The model object, if the run was given one.
+        trust: As in `load`.
+        pinned: Whether the process is pinned as the training was.
+        members: The processes that do it.
+        data: The data objects, if the verb needs them.
+    """
     from trainwright.runs.predictor import open_predictor
 
     refuse_foreign_run(run, verb)
     require_objects(run, verb, model=model, **data)
     with working_for(run, trust=trust):
-        predictor = open_predictor(run, model, pinned=pinned)
+        predictor = open_predictor(run, model, pinned=pinned, members=members)
     _warn_of_changes(run)
     return predictor
 
@@ -101,6 +120,7 @@ def evaluate(
     runs_dir: Path | str | None = None,
     model: Any = None,
     trust: bool = False,
+    overrides: Overrides = (),
 ) -> Metrics:
     """Compute the metrics of a run's model on one of its splits, or on other rows.
 
@@ -118,32 +138,53 @@ def evaluate(
         runs_dir: The folder of the runs.
         model: The model object, if `train` was given one.
         trust: As in `load`.
+        overrides: The mesh of processes that share the model out (`distributed.nproc=2`), as in training; by
+            default this process has it whole. The metrics are the same.
 
     Raises:
         RunNotFoundError: There is no such run.
         InputError: The run has no weights or no such split, an object is missing, or the data are not the
-            run's own.
+            run's own; or an override is about more than the mesh.
         CheckpointError: A file that predictions depend on is damaged.
     """
     found = find(run, runs_dir, has_model)
+    rows = _Rows(split, data, on_error, params)
+    metrics: Metrics = over_mesh(
+        found, overrides, "evaluate", _evaluate, found, rows, model, trust, trust=trust
+    )
+    return metrics
+
+
+class _Rows(NamedTuple):
+    """The rows to evaluate; see `evaluate`."""
+
+    split: SplitName
+    data: Any
+    on_error: OnError
+    params: Mapping[str, Any] | None
+
+
+def _evaluate(members: Members, found: RunDir, rows: _Rows, model: Any, trust: bool) -> Metrics:
+    """Compute the metrics in each of the processes; see `evaluate`."""
+    split, data, on_error, params = rows
     is_file = isinstance(data, Path | str)
-    predictor = _load(found, "evaluate", model, trust=trust, data=data)
+    predictor = load_for(found, "evaluate", model, trust=trust, members=members, data=data)
     said = changed_code(found)
     if is_file:
         _warn_of_training_rows(found, predictor, Path(data))
     from trainwright.inference.bad_rows import check_on_error
 
     check_on_error(on_error)
-    _read_with(predictor, params)
+    read_with(predictor, params)
     samples = predictor.files.samples(data) if is_file else None  # before the working directory changes
-    rows = predictor.files.read(data, on_error) if is_file and samples is None else data
+    others = predictor.files.read(data, on_error) if is_file and samples is None else data
     with working_for(found, working_directory(found), trust=trust):
         bundle = None
         if "data" in passed_objects(found) and not is_file:
             from trainwright.runs.data.bundles import bundle_of_objects
 
-            rows, bundle = None, bundle_of_objects(found, predictor, data)
-        metrics = predictor.evaluate(split, rows, samples=samples, bundle=bundle, on_error=on_error).metrics
+            others, bundle = None, bundle_of_objects(found, predictor, data)
+        metrics = predictor.evaluate(split, others, samples=samples, bundle=bundle, on_error=on_error).metrics
     _warn_of_changes(found, said)  # in what was imported for the data and the metrics
     return metrics
 
@@ -161,235 +202,7 @@ def _warn_of_training_rows(run: RunDir, predictor: Predictor, file: Path) -> Non
         )
 
 
-def predict(
-    run: RunName,
-    data: Path | str,
-    *,
-    keep: Sequence[str] = (),
-    threshold: float | None = None,
-    proba: bool | None = None,
-    interval: float | None = None,
-    on_error: OnError | None = None,
-    params: Mapping[str, Any] | None = None,
-    runs_dir: Path | str | None = None,
-    model: Any = None,
-    trust: bool = False,
-) -> Any:
-    """Return the predictions for the rows of a file, as a data frame.
-
-    It is a CSV file (which may be compressed), a Parquet, JSON Lines, Excel or npz file, or a folder or a
-    pattern of such files. It is read as the training data were; another delimiter is found. An npz file holds
-    X, or the arrays that the model takes by name, as in training.
-
-    A language model takes a text file, or a folder of them. The rows are then windows of the length that the
-    run was trained with, and the columns sums over each: its loss in `nats`, the `tokens` and the `hits`.
-
-    Args:
-        run: A run, a path, an id, a unique prefix, or `last`.
-        data: The file, or its URL.
-        keep: Columns of the file to carry over.
-        threshold: Predict the positive one of two classes, or a label, where its probability is at
-            least this.
-        proba: Whether to return the probabilities of classes and labels, too. Default: if there are any.
-        interval: Add the ends of prediction intervals of this level, such as 0.9: `lower` and `upper`. They
-            are calibrated on the run's validation rows, which are read for that.
-        on_error: What becomes of a row that cannot be read, such as one with text in a column of numbers, or
-            with too few cells. `null`: its prediction is empty, and a column `error` says why; `skip`: it is
-            left out; `stop`: it is an error. Default: `null`, and the column is there only if there is such a
-            row. A warning says how many there are, and another one how many rows have values outside of the
-            range seen in training.
-        params: Options of reading the file that replace those of the run's data: `delimiter`, `encoding`,
-            `missing` ..., `sheet`; and `decimal`, the decimal mark of numbers in text.
-        runs_dir: The folder of the runs.
-        model: The model object, if `train` was given one.
-        trust: As in `load`.
-
-    Raises:
-        RunNotFoundError: There is no such run.
-        InputError: The run has no weights, an object is missing, the run names code that is not imported, or
-            an option does not fit its task.
-        DataError: The file cannot be read, or lacks a column of the training data.
-        CheckpointError: A file that predictions depend on is damaged.
-    """
-    options = _Options(keep, threshold, proba, interval, on_error, params)
-    predictions = _predicted(run, options, runs_dir=runs_dir, model=model, trust=trust)
-    if not isinstance(data, str | Path):
-        raise InputError(
-            f"predict reads a file, not a {type(data).__name__}; for rows in memory: "
-            "trainwright.load(run).predict(rows)"
-        )
-    frames = predictions.written(data, list)
-    if len(frames) == 1:
-        return frames[0]
-    import pandas as pd
-
-    return pd.concat(frames, ignore_index=True)
-
-
-def predict_file(
-    run: RunName,
-    data: Path | str,
-    output: Path | str,
-    *,
-    keep: Sequence[str] = (),
-    threshold: float | None = None,
-    proba: bool | None = None,
-    interval: float | None = None,
-    on_error: OnError | None = None,
-    params: Mapping[str, Any] | None = None,
-    runs_dir: Path | str | None = None,
-    model: Any = None,
-    trust: bool = False,
-) -> Written:
-    """Write the predictions for the rows of a file to another one; both may be larger than memory.
-
-    Args:
-        run: A run, a path, an id, a unique prefix, or `last`.
-        data: The file, as in `predict`.
-        output: The file to write, `.csv` (also `.csv.gz`, `.bz2`, `.xz` or `.zst`), `.parquet`, `.jsonl` or
-            `.xlsx`; one of this name is replaced. From a CSV file to
-            another one, the cells of columns in `keep` are carried over as they are written. Masks are
-            written as PNG files into a folder.
-        keep: As in `predict`, like all that follows.
-        threshold: As in `predict`.
-        proba: As in `predict`.
-        interval: As in `predict`.
-        on_error: As in `predict`.
-        params: As in `predict`.
-        runs_dir: The folder of the runs.
-        model: The model object, if `train` was given one.
-        trust: As in `load`.
-
-    Returns:
-        The number of `rows`, the names of the `columns`, the number of rows that `failed`, and the counts of
-        `unusual` values.
-
-    Raises:
-        RunNotFoundError: There is no such run.
-        InputError: As in `predict`; or the output cannot be written.
-        DataError: The file cannot be read, or lacks a column of the training data.
-        CheckpointError: A file that predictions depend on is damaged.
-    """
-    from trainwright.inference.mask_files import write_masks
-    from trainwright.inference.written_tables import is_csv, write_predictions
-
-    output = usable_path(output)
-    options = _Options(keep, threshold, proba, interval, on_error, params, as_written=is_csv(output))
-    predictions = _predicted(run, options, runs_dir=runs_dir, model=model, trust=trust)
-    if predictions.predictor.gives_masks:
-        return write_masks(predictions.frames(data), data, output)
-    written = predictions.written(data, lambda frames: write_predictions(frames, output))
-    tally = predictions.tally
-    return written._replace(failed=tally.failures.failed, unusual=tally.unusual.to_json())
-
-
-def predict_chunks(
-    run: RunName,
-    data: Path | str,
-    *,
-    keep: Sequence[str] = (),
-    threshold: float | None = None,
-    proba: bool | None = None,
-    interval: float | None = None,
-    on_error: OnError | None = None,
-    params: Mapping[str, Any] | None = None,
-    runs_dir: Path | str | None = None,
-    trust: bool = False,
-) -> Iterator[Any]:
-    """Yield the predictions of `predict` as data frames, one for each chunk of the file's rows.
-
-    The cells of columns in `keep` are carried over from a CSV file as they are written.
-
-    Raises:
-        InputError: As in `predict`; or the predictions are masks, which no row of a table holds.
-    """
-    options = _Options(keep, threshold, proba, interval, on_error, params, as_written=True, restarts=False)
-    predictions = _predicted(run, options, runs_dir=runs_dir, model=None, trust=trust)
-    if predictions.predictor.gives_masks:
-        raise InputError(
-            "the predictions are masks, which do not fit into a table: write them to a folder (--output "
-            "FOLDER, or trainwright.predict_file)"
-        )
-    yield from predictions.frames(data)
-
-
-class _Options(NamedTuple):
-    """The options of predictions; see `predict`."""
-
-    keep: Sequence[str]
-    threshold: float | None
-    proba: bool | None
-    interval: float | None
-    on_error: OnError | None = None
-    params: Mapping[str, Any] | None = None
-    as_written: bool = False
-    restarts: bool = True
-
-
-class _Predictions:
-    """A model, and the columns of its predictions that are wanted; `tally` is of the last file."""
-
-    def __init__(self, predictor: Predictor, columns: PredictionColumns, as_written: bool) -> None:
-        self.predictor = predictor
-        self._columns = columns
-        self._as_written = as_written
-        self.tally = self._new_tally()
-
-    def _new_tally(self) -> Tally:
-        from trainwright.inference.bad_rows import Failures
-        from trainwright.inference.file_predictions import Tally
-
-        return Tally(Failures(self._columns.on_error), self.predictor.unusual())
-
-    def frames(self, data: Path | str, *, with_error: bool = False) -> Iterator[Any]:
-        """Yield the predictions for a file, and say at the end what was counted."""
-        from trainwright.inference.file_predictions import predicted_chunks
-
-        self.tally = self._new_tally()
-        columns = replace(self._columns, with_error=self._columns.with_error or with_error)
-        yield from predicted_chunks(self.predictor, data, columns, self.tally, as_written=self._as_written)
-        self.tally.say()
-
-    def written(self, data: Path | str, write: Callable[[Iterator[Any]], T]) -> T:
-        """Return what a function makes of the predictions; again, if the first error comes late."""
-        from trainwright.inference.file_predictions import LateError
-
-        try:
-            return write(self.frames(data))
-        except LateError:
-            return write(self.frames(data, with_error=True))
-
-
-def _predicted(
-    run: RunName, options: _Options, *, runs_dir: Path | str | None, model: Any, trust: bool
-) -> _Predictions:
-    from trainwright.inference.bad_rows import check_on_error
-    from trainwright.inference.file_predictions import PredictionColumns
-
-    check_on_error(options.on_error or "null")
-    directory = find(run, runs_dir, has_model)
-    predictor = _load(directory, "predict", model, trust=trust)
-    intervals = None
-    if options.interval is not None:
-        with working_for(directory, working_directory(directory), trust=trust):
-            intervals = predictor.intervals(options.interval)
-    _read_with(predictor, options.params)
-    on_error = options.on_error or "null"
-    if on_error == "skip" and predictor.gives_masks:
-        on_error = "null"  # each mask has the name of its image
-    columns = PredictionColumns(
-        options.keep,
-        options.threshold,
-        options.proba,
-        intervals,
-        on_error,
-        with_error=options.on_error == "null",
-        restarts=options.restarts,
-    )
-    return _Predictions(predictor, columns, options.as_written)
-
-
-def _read_with(predictor: Predictor, params: Mapping[str, Any] | None) -> None:
+def read_with(predictor: Predictor, params: Mapping[str, Any] | None) -> None:
     """Read files with other options than those of the run's data.
 
     Raises:
@@ -448,7 +261,7 @@ def export(
         return path
     if max_shard_size is not None:
         raise InputError("max_shard_size is for models of PyTorch, in the format safetensors")
-    predictor = _load(found, "export", model, trust=trust, pinned=False)
+    predictor = load_for(found, "export", model, trust=trust, pinned=False)
     if form in ("mlflow", "native"):
         from trainwright.inference import exports
 
@@ -487,7 +300,7 @@ def explain(
         CheckpointError: A file that predictions depend on is damaged.
     """
     found = find(run, runs_dir, has_model)
-    predictor = _load(found, "explain", model, trust=trust, data=data)
+    predictor = load_for(found, "explain", model, trust=trust, data=data)
     from trainwright.runs.data.bundles import bundle_of_objects
 
     bundle = bundle_of_objects(found, predictor, data) if data is not None else None

@@ -39,7 +39,7 @@ from trainwright.runs.objects import (
     require_data,
     require_objects,
 )
-from trainwright.runs.processes.placement import resumed_config
+from trainwright.runs.processes.placement import repeated_placement, resumed_config
 from trainwright.runs.run import Run
 from trainwright.runs.run_config import usable_config
 from trainwright.runs.trust import of_own_config
@@ -366,6 +366,7 @@ def stop(run: RunName, *, runs_dir: Path | str | None = None, wait: bool = True)
 @interruptible
 def reproduce(
     run: RunName,
+    overrides: Overrides = (),
     *,
     runs_dir: Path | str | None = None,
     model: Any = None,
@@ -383,6 +384,8 @@ def reproduce(
 
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
+        overrides: Another mesh of processes (`distributed.nproc=1`), which divides the virtual mesh of the
+            run; default: that of its last attempt, on one node.
         runs_dir: The folder of the runs.
         model: The model object, if `train` was given one; its weights do not matter, and stay as they are.
         data: The data objects, if `train` was given some.
@@ -392,7 +395,8 @@ def reproduce(
 
     Raises:
         RunNotFoundError: There is no such run.
-        InputError: The run has not ended yet, or cannot be repeated here, or names code that is not imported.
+        InputError: The run has not ended yet, or cannot be repeated here, or names code that is not imported;
+            or an override is about more than the mesh.
         TrainingError: The training of the repetition failed, or was stopped.
         CheckpointError: A checkpoint cannot be written.
         Interrupted: Ctrl-C has ended the repetition.
@@ -414,6 +418,7 @@ def reproduce(
     original.require_result()  # what could not be compared afterwards is not trained for
     with working_for(original, working_directory(original), trust=trust):
         resolved = usable_config(original)
+        placement = repeated_placement(original, resolved, overrides)
         require_objects(original, "reproduce", model=model, data=data)
         again = RunDir.create(
             original.path.parent.parent,
@@ -430,7 +435,6 @@ def reproduce(
             decisions=decisions,
             untested=before is not None and before.untested,
         )
-        placement = original.require_manifest().placement | {"distributed.nnodes": 1}
         with shown(callbacks, quiet=quiet) as observers:
             objects = make_objects(resolved, copied_model(model), data, observers)
             result = run_attempt(Request(resolved, again, objects, parent, placement))

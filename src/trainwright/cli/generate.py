@@ -11,6 +11,7 @@ from trainwright.cli.output import show
 
 @click.command()
 @options.run_argument
+@options.mesh
 @click.option("--prompt", required=True, help="How the text begins.")
 @click.option(
     "--max-tokens",
@@ -39,6 +40,7 @@ from trainwright.cli.output import show
 @options.as_json
 def generate(  # one parameter for each option
     run: str,
+    overrides: tuple[str, ...],
     prompt: str,
     max_tokens: int,
     temperature: float,
@@ -51,8 +53,24 @@ def generate(  # one parameter for each option
     """Continue a text with a run's language model.
 
     Equal options give the same text.
+
+    Several processes can share the model out: `trainwright generate RUN distributed.nproc=2
+    distributed.strategy=fsdp --prompt ...`.
     """
-    predictor = trainwright.load(run, runs_dir=runs_dir, trust=trust)
-    text = predictor.generate(prompt, max_tokens, temperature=temperature, top_k=top_k, seed=seed)
-    document = {"run_id": predictor.run.id, "prompt": prompt, "text": text}
+    from trainwright.records.listing import has_model
+    from trainwright.runs.lookup import find
+
+    found = find(run, runs_dir, has_model)
+    text = trainwright.generate(
+        run,
+        prompt,
+        max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        seed=seed,
+        runs_dir=runs_dir,
+        trust=trust,
+        overrides=overrides,
+    )
+    document = {"run_id": found.id, "prompt": prompt, "text": text}
     show(document, [prompt + text], as_json)

@@ -21,7 +21,7 @@ log = logging.getLogger("trainwright")
 
 @click.command()
 @options.run_argument
-@click.argument("file", required=False)
+@click.argument("words", nargs=-1, metavar="[FILE] [distributed.KEY=VALUE]...")
 @click.option(
     "--split",
     type=click.Choice(["test", "val", "train"]),
@@ -45,7 +45,7 @@ log = logging.getLogger("trainwright")
 @options.as_json
 def evaluate(
     run: str,
-    file: str | None,
+    words: tuple[str, ...],
     split: Any,
     data: str | None,
     on_error: Any,
@@ -58,7 +58,15 @@ def evaluate(
 
     FILE is a table as `predict` takes it, with the target column. A language model takes a text file, or a
     folder of them.
+
+    Several processes can share the model out: `trainwright evaluate RUN distributed.nproc=2
+    distributed.strategy=fsdp`.
     """
+    overrides = [word for word in words if options.is_override(word)]
+    files = [word for word in words if word not in overrides]
+    if len(files) > 1:
+        raise click.UsageError(f"{files[1]}: give one FILE at a time, and distributed.KEY=VALUE")
+    file = next(iter(files), None)
     if file and data:
         raise click.UsageError("FILE and --data are the same: give one of them")
     data = file or data
@@ -77,6 +85,7 @@ def evaluate(
         params=params,
         runs_dir=runs_dir,
         trust=trust,
+        overrides=overrides,
     )
     show(
         {
@@ -94,6 +103,7 @@ def evaluate(
 @click.command()
 @options.run_argument
 @click.argument("file")
+@options.mesh
 @click.option(
     "-o",
     "--output",
@@ -154,6 +164,9 @@ def predict(
     predicts a text FILE. A model of images also takes an image, or a folder of images.
 
     The rows are read, and predictions written, chunk by chunk: FILE may be larger than memory.
+
+    Several processes can share the model out: `trainwright predict RUN FILE -o OUTPUT distributed.nproc=2
+    distributed.strategy=fsdp`. Without -o, all predictions are then in memory at the end.
     """
     names = next(csv.reader([",".join(keep)]), [])
     if output is None:

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
@@ -31,6 +32,16 @@ def _silence(_: click.Context, __: click.Parameter, value: bool) -> bool:
 def run_argument(command: Command) -> Command:
     """Add the argument RUN."""
     return click.argument("run")(command)
+
+
+def mesh(command: Command) -> Command:
+    """Add the arguments that name another mesh of processes."""
+    return click.argument("overrides", nargs=-1, metavar="[distributed.KEY=VALUE]...")(command)
+
+
+def is_override(text: str) -> bool:
+    """Return whether an argument that may be a file is `key.path=value`."""
+    return re.match(r"[a-z_]+(\.[a-z_]+)+=", text) is not None and not Path(text).exists()
 
 
 def runs_dir(command: Command) -> Command:

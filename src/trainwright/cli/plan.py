@@ -77,7 +77,11 @@ def _lines(made: MeshPlan) -> Iterator[str]:
         f"{made.parameters:,} parameters, {machines.processes} processes, {machines.per_machine} on a machine"
     )
     yield ""
-    heads = ["", "config", *(f"other {number}" for number in range(1, len(meshes)))]
+    yield from made.changes
+    if made.changes:
+        yield ""
+    first = "proposed" if made.changes else "config"
+    heads = ["", first, *(f"other {number}" for number in range(1, len(meshes)))]
     yield from table(_rows(meshes), heads)
     yield ""
     from trainwright.config.emit import inline

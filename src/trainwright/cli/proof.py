@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def verdict_lines(result: Reproduction) -> Iterator[str]:
     else:
         yield f"weights identical; {'; '.join(result.uncompared)}"
         yield f"  incomplete: {repeats} as far as could be compared: {steps}"
-    yield from _number_of_processes(result)
+    yield from _processes(result)
 
 
 def _differences(result: Reproduction) -> Iterator[str]:
@@ -49,12 +49,20 @@ def _differences(result: Reproduction) -> Iterator[str]:
     if result.results:
         yield f"  results that differ: {', '.join(result.results)}"
     yield from (f"  {reason}" for reason in result.uncompared)
-    yield from _number_of_processes(result)
+    if result.determinism.tier != "bitwise":
+        yield f"  determinism: {result.determinism.tier}: {result.determinism.reason}"
+    yield from _processes(result)
     yield f"  digests: {result.digests[0]}, then {result.digests[1]}"
 
 
-def _number_of_processes(result: Reproduction) -> Iterator[str]:
-    """Yield how many processes trained the runs, unless it was one each time."""
+def _processes(result: Reproduction) -> Iterator[str]:
+    """Yield how many processes trained the runs, unless it was one each time, and meshes that differ."""
     original, repetition = (", then ".join(map(str, numbers)) for numbers in result.processes)
     if (original, repetition) != ("1", "1"):
         yield f"  processes: {original}; of the repetition: {repetition}"
+    if result.meshes[0] != result.meshes[1]:
+        yield "  mesh: {}; of the repetition: {}".format(*map(_in_words, result.meshes))
+
+
+def _in_words(mesh: Mapping[str, int]) -> str:
+    return " x ".join(f"{axis} {size}" for axis, size in mesh.items() if size > 1) or "one process"

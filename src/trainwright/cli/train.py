@@ -160,13 +160,20 @@ def fork(
 
 @click.command()
 @options.run_argument
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
 @options.trust
 @options.runs_dir
 @options.quiet
 @options.as_json
 @click.pass_context
 def reproduce(
-    ctx: click.Context, run: str, trust: bool, runs_dir: str | None, quiet: bool, as_json: bool
+    ctx: click.Context,
+    run: str,
+    overrides: Sequence[str],
+    trust: bool,
+    runs_dir: str | None,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Train a run again and say whether it is identical.
 
@@ -174,15 +181,26 @@ def reproduce(
     tensor that differ, or what could not be compared, and why; the exit code is 0 for `identical` alone, and
     3 otherwise.
 
+    The processes may form another mesh, which divides the virtual mesh of the run:
+    `trainwright reproduce RUN distributed.nproc=1`.
+
     RUN may be a search: all its trials are made again, and compared one by one.
     """
     if _is_study(run):
+        if overrides:
+            raise click.UsageError(f"{overrides[0]}: the trials of a search keep their meshes; leave it out")
         from trainwright.cli.studies import reproduce_study
 
         reproduce_study(run, runs_dir, trust, quiet, as_json)
     with progress_callbacks(quiet, as_json) as callbacks:
         reproduction = made_by(
-            trainwright.reproduce, run, runs_dir=runs_dir, callbacks=callbacks, trust=trust, quiet=quiet
+            trainwright.reproduce,
+            run,
+            overrides,
+            runs_dir=runs_dir,
+            callbacks=callbacks,
+            trust=trust,
+            quiet=quiet,
         )
     show(reproduction.to_json(), verdict_lines(reproduction), as_json)
     ctx.exit(0 if reproduction.verdict == "identical" else UNPROVEN)

@@ -86,7 +86,7 @@ def serve_stints(ctx: click.Context, answers: int, parent: int, log_level: int) 
 def _as_worker(
     ctx: click.Context, do: Callable[[int], str | None], answers: int, parent: int, log_level: int
 ) -> None:
-    from trainwright.runs.processes.ranks import end_with
+    from trainwright.runs.processes.started import end_with
 
     end_with(parent)
     close_process()

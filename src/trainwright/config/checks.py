@@ -245,6 +245,13 @@ def _check_wrap(root: Node, path: str, node: Node, problems: Problems) -> None:
         problems.report(message, path, node.key_source)
 
 
+def _check_sizes(root: Node, path: str, node: Node, problems: Problems) -> None:
+    _check_wrap(root, path, node, problems)
+    if node.value is not None and (wrap := find_value(root, "distributed.wrap")) is not None and wrap.value:
+        message = "distributed.wrap names the modules that are gathered; keep one of the two"
+        problems.report(message, path, node.key_source)
+
+
 def _check_nodes(root: Node, path: str, node: Node, problems: Problems) -> None:
     nproc = find_value(root, "distributed.nproc")
     if (_number(root, path) or 1) <= 1:
@@ -404,6 +411,7 @@ _CHECKS: tuple[tuple[str, Callable[[Node, str, Node, Problems], None]], ...] = (
     ("distributed.tensor", _check_axis),
     ("distributed.pipeline", _check_axis),
     ("distributed.wrap", _check_wrap),
+    ("distributed.min_num_params", _check_sizes),
     ("training.scheduler.warmup_steps", _check_warmup),
     ("training.max_grad_value", _check_clipping),
     ("training.activation_checkpointing", _check_compiling),

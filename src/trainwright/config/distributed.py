@@ -118,21 +118,28 @@ class DistributedConfig(Section):
     pipeline: int = placement(
         default=1, ge=1, description="groups of processes that have the layers one after the other, in stages"
     )
-    schedule: Literal["1f1b", "gpipe", "interleaved"] = placement(
+    schedule: Literal["1f1b", "gpipe", "interleaved", "zero_bubble"] = placement(
         default="1f1b",
         description="the order of the passes in a pipeline: 1f1b holds the activations of few microbatches, "
         "interleaved gives each process every `pipeline`-th stage of `virtual.pipeline`, and so waits less; "
-        "gpipe makes all forward passes first",
+        "zero_bubble does so too, and makes the gradients of weights while it would wait; gpipe makes all "
+        "forward passes first",
     )
-    pipeline_split: list[str] = bits(
+    pipeline_split: Literal["measured"] | list[str] = bits(
         [],
         description="names of the blocks with which the second and later stages begin, such as `blocks.4`; "
-        "default: as many parameters in each stage as possible",
+        "default: the same number of parameters in each stage, as far as possible; measured: the same time, "
+        "as measured when the run begins, and recorded",
     )
     wrap: list[str] = placement(
         [],
         description="fsdp, hsdp: names of the modules that are gathered one at a time, such as `layers.*`; "
-        "default: the blocks of models that are known, else the whole module",
+        "default: the members of each ModuleList, else the whole module",
+    )
+    min_num_params: Annotated[int, Field(gt=0)] | None = placement(
+        None,
+        description="fsdp, hsdp: instead of `wrap`, gather modules, inner ones first, that have so many "
+        "parameters, without those of modules within them that are gathered by themselves",
     )
     reshard_after_forward: bool = placement(
         default=True,

@@ -50,6 +50,8 @@ KEYS = table(
         "data.weight": "sample_weight sample_weights weight_column weight_col",
         "training.drop_last": "dataloader_drop_last drop_remainder",
         "distributed.backend": "ddp_backend",
+        "distributed.min_num_params": "fsdp_min_num_params",
+        "distributed.reshard_after_forward": "fsdp_reshard_after_forward",
         "training.optimizer": "optim optimiser",
         "training.scheduler": "lr_scheduler lr_scheduler_type lr_schedule learning_rate_schedule "
         "learning_rate_scheduler",

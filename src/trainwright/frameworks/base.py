@@ -88,6 +88,9 @@ class ModelInputs:
     that the run was pinned to. `model` is the object that the user passed in Python, or None. It is trained
     and loaded in place where `Capabilities.trains_objects`, and defines the model elsewhere. To keep the
     object unchanged, pass a copy of it (`Framework.copied`).
+
+    `world` are the processes: each has a learner, or a model that was loaded, and calls its methods in the
+    same order with the same arguments.
     """
 
     config: RunConfig
@@ -95,21 +98,20 @@ class ModelInputs:
     model_params: Mapping[str, Any]
     threads: int
     model: Any = field(default=None, kw_only=True)
+    world: World = field(default=ALONE, kw_only=True)
 
 
 @dataclass(frozen=True)
 class LearnerInputs(ModelInputs):
     """Everything that a learner is built from.
 
-    `choices` are what `Learner.choices` returned in the first attempt, and are empty there. `world` are the
-    processes of the attempt: each has a learner, and calls its methods in the same order with the same
-    arguments, `snapshot` and `state` among them. The main one alone calls the methods of snapshots.
+    `choices` are what `Learner.choices` returned in the first attempt, and are empty there. The main process
+    of `world` alone calls the methods of snapshots.
     """
 
     splits: Mapping[SplitName, Split]
     order: SampleOrder
     choices: Mapping[str, str] = field(default_factory=dict, kw_only=True)
-    world: World = field(default=ALONE, kw_only=True)
 
     def owns(self, split: Split) -> bool:
         """Return whether `split` is one of the run's own splits.
@@ -203,7 +205,14 @@ class Processes(ABC):
             WorldError: The processes do not find each other, or die.
         """
 
-    def plan(self, inputs: LearnerInputs, machines: Machines, *, is_free: bool) -> MeshPlan:  # noqa: ARG002 - others
+    def plan(
+        self,
+        inputs: LearnerInputs,
+        machines: Machines,  # noqa: ARG002 - for others
+        *,
+        is_free: bool,  # noqa: ARG002
+        refusals: Sequence[str] = (),  # noqa: ARG002
+    ) -> MeshPlan:
         """Estimate memory, communication and time of a step on the config's mesh and on the best others.
 
         Nothing of the size of the model is allocated, and no device is used.
@@ -212,6 +221,8 @@ class Processes(ABC):
             inputs: What a learner would be built from.
             machines: The processes, and their machines.
             is_free: Whether the virtual mesh follows the mesh, since the config says nothing of it.
+            refusals: Why the config cannot train in so many processes, in words; another mesh is then
+                proposed in the place of its own.
 
         Raises:
             InputError: The config's own mesh is impossible, or this framework knows no estimates.

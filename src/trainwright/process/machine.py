@@ -1,4 +1,4 @@
-"""The identity of this machine, and the end of its processes."""
+"""The identity of this machine, the end of its processes, and its memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from functools import cache
 from pathlib import Path
 
 from trainwright.digest import sha256_bytes
+
+_MEMORY_LIMITS = {  # control groups, version 2 and 1: the limit and what is used of it
+    "/sys/fs/cgroup/memory.max": "/sys/fs/cgroup/memory.current",
+    "/sys/fs/cgroup/memory/memory.limit_in_bytes": "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+}
 
 
 def machine_id(*namespaces: str) -> str:
@@ -41,3 +46,19 @@ def process_has_ended(process: str) -> bool:
     except (OSError, OverflowError, ValueError):
         return False
     return False
+
+
+def available_memory() -> int | None:
+    """Return the bytes that this process may still use, or None if unknown (outside Linux)."""
+    amounts = []
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        amounts += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    except (OSError, ValueError, IndexError):
+        pass
+    for limit, used in _MEMORY_LIMITS.items():
+        try:
+            amounts.append(int(Path(limit).read_text("ascii")) - int(Path(used).read_text("ascii")))
+        except (OSError, ValueError):  # no such group, or `max`: no limit
+            continue
+    return max(0, min(amounts)) if amounts else None

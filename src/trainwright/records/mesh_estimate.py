@@ -111,10 +111,11 @@ class MeshPlan:
 
     Attributes:
         machines: What was assumed.
-        own: The config's own mesh.
+        own: The config's own mesh; the nearest one that is possible, if that is not.
         others: Other meshes of as many processes, the best first.
         parameters: The number of parameters of the model.
         refused: Why meshes were left out, in words.
+        changes: Why the config's own mesh is impossible, and what makes it `own`, in words; else nothing.
     """
 
     machines: Machines
@@ -122,3 +123,4 @@ class MeshPlan:
     others: Sequence[MeshEstimate]
     parameters: int
     refused: Sequence[str] = field(default=())
+    changes: Sequence[str] = field(default=())

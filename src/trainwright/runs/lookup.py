@@ -99,6 +99,41 @@ def placement_of_overrides(run: RunDir, own: Resolved, overrides: Overrides) -> 
     return {key: now[key] for key in PLACEMENT if given.sources.get(key) != own.sources.get(key)}
 
 
+def mesh_of_overrides(run: RunDir, own: Resolved, overrides: Overrides, verb: str) -> dict[str, Any]:
+    """Return the mesh that overrides ask for, by dotted key: another placement of the run's processes.
+
+    Args:
+        run: The run.
+        own: Its config.
+        overrides: `distributed.nproc=2` and the like.
+        verb: What is done with the run.
+
+    Raises:
+        ConfigError: An override is wrong, or the mesh does not divide the virtual one.
+        InputError: One changes another key, or the framework knows no meshes.
+    """
+    if not overrides:
+        return {}
+    from trainwright.runs.processes.started import processes_of
+
+    processes_of(own.config)
+    given = read_config(run, overrides)
+    asked = [key for key in given.sources if given.sources[key] != own.sources.get(key)]
+    for key in asked:
+        if not key.startswith("distributed."):
+            raise InputError(
+                f"{key}: {verb} keeps the run's config, but for its processes: distributed.nproc, strategy, "
+                "shard, tensor, pipeline ..."
+            )
+        if key not in PLACEMENT:
+            raise InputError(
+                f"{key}: the bits depend on it, so {verb} keeps that of the run; only the mesh of processes "
+                "can be another one: distributed.nproc, strategy, shard, tensor, pipeline ..."
+            )
+    now = given.flat()
+    return {key: now[key] for key in asked}
+
+
 def warn_of_unused(given: Resolved, own: Resolved, run: RunDir, known: Collection[str] = ()) -> None:
     """Warn of settings other than the placement that are not used, as a run keeps its own config.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainwright.config.schema import RunConfig
 from trainwright.errors import InputError
 from trainwright.frameworks.base import LearnerInputs
@@ -14,7 +16,9 @@ from trainwright.runs.frameworks import framework_for
 from trainwright.runs.wiring import load_data
 
 
-def estimated(config: RunConfig, machines: Machines, *, is_free: bool) -> MeshPlan:
+def estimated(
+    config: RunConfig, machines: Machines, *, is_free: bool, refusals: Sequence[str] = ()
+) -> MeshPlan:
     """Return the estimates of a config on its mesh and on others; see `Processes.plan`.
 
     Raises:
@@ -35,4 +39,4 @@ def estimated(config: RunConfig, machines: Machines, *, is_free: bool) -> MeshPl
     order = SampleOrder(samples, plan.batch_size, config.experiment.seed)
     splits = learner_splits(config, bundle, framework)
     inputs = LearnerInputs(config, bundle.info, config.model.params, 1, splits, order)
-    return processes.plan(inputs, machines, is_free=is_free)
+    return processes.plan(inputs, machines, is_free=is_free, refusals=refusals)

@@ -21,6 +21,7 @@ from trainwright.require import import_rule, importing_by
 from trainwright.runs.decisions import replayed_skips
 from trainwright.runs.frameworks import copied_model, framework_for
 from trainwright.runs.objects import require_objects
+from trainwright.runs.processes.calls import ONE, Members
 from trainwright.runs.processes.threads import available_threads
 from trainwright.runs.run_config import read_config
 from trainwright.runs.weights import stored_model
@@ -34,7 +35,7 @@ log = logging.getLogger("trainwright")
 _READS = 5  # of a run in training, whose files may be replaced while they are read
 
 
-def open_predictor(run: RunDir, model: Any = None, *, pinned: bool) -> Predictor:
+def open_predictor(run: RunDir, model: Any = None, *, pinned: bool, members: Members = ONE) -> Predictor:
     """Return the model of a run (the best one where there is one); it needs nothing but the run directory.
 
     Args:
@@ -42,6 +43,7 @@ def open_predictor(run: RunDir, model: Any = None, *, pinned: bool) -> Predictor
         model: The model object, if the run was given one.
         pinned: Pin this process (threads, determinism flags) as the training was, for the very bits of its
             evaluation. Otherwise nothing in the process is changed, and outputs agree to 1e-5.
+        members: The processes that open it, and the mesh that they form; of several, each has a part of it.
 
     Raises:
         InputError: The run has no weights yet, or was given a model as an object that is not given here.
@@ -50,7 +52,9 @@ def open_predictor(run: RunDir, model: Any = None, *, pinned: bool) -> Predictor
     manifest = run.manifest()
     if manifest and "model" in manifest.objects and model is None:
         raise InputError(f"{manifest.objects_in_words(['model'])}; pass it again: model=...")
-    return _settled(run, lambda: _opened(run, model, pinned=pinned))
+    if members.world.size > 1:  # they would not all read it again
+        return _opened(run, model, members, pinned=pinned)
+    return _settled(run, lambda: _opened(run, model, members, pinned=pinned))
 
 
 def fill_object(run: RunDir, model: Any) -> None:
@@ -65,13 +69,13 @@ def fill_object(run: RunDir, model: Any) -> None:
     if model is None or not run_checkpoints(run).resume.names():
         return
     stored = stored_model(run)
-    inputs = _inputs(run, stored, model)
+    inputs = _inputs(run, stored, model, ONE)
     framework_for(inputs.config, inputs.info, model).fill(inputs, stored.folder)
 
 
-def _opened(run: RunDir, model: Any, *, pinned: bool) -> Predictor:
-    stored = stored_model(run)
-    inputs = _inputs(run, stored, model)
+def _opened(run: RunDir, model: Any, members: Members, *, pinned: bool) -> Predictor:
+    stored = members.world.from_main(lambda: stored_model(run))
+    inputs = _inputs(run, stored, model, members)
     config = inputs.config
     framework = framework_for(config, inputs.info, model)
     if pinned:
@@ -82,13 +86,14 @@ def _opened(run: RunDir, model: Any, *, pinned: bool) -> Predictor:
     )
 
 
-def _inputs(run: RunDir, stored: StoredModel, model: Any) -> ModelInputs:
+def _inputs(run: RunDir, stored: StoredModel, model: Any, members: Members) -> ModelInputs:
     manifest = run.manifest()
-    config = read_config(run).with_placement(manifest.placement if manifest else {}).config
+    placement = {**(manifest.placement if manifest else {}), **members.mesh}
+    config = read_config(run).with_placement(placement).config
     with understanding(stored.data_file):
         info = DataInfo.from_json(stored.data.info)
     threads = config.training.threads or asked_threads() or available_threads(config)
-    return ModelInputs(config, info, config.model.params, threads, model=model)
+    return ModelInputs(config, info, config.model.params, threads, model=model, world=members.world)
 
 
 def _loader(run: RunDir, config: RunConfig, model: Any) -> Callable[[], DataBundle]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from trainwright.errors import CheckpointError, InputError
 from trainwright.records.checkpoint_names import checkpoint_names, step_of
 from trainwright.records.decision import Decisions, journalled_decisions
 from trainwright.records.journal import each_loss, evaluations, read
-from trainwright.records.manifest import Difference
+from trainwright.records.manifest import DeterminismRecord, Difference
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import FINAL
 from trainwright.runs.decisions import trained_by
@@ -59,7 +59,8 @@ class Reproduction:
     `step` is the first step whose losses differ in their bits, `evaluation` the first value of an evaluation
     that does, `tensor` the first tensor of the final state; `inputs` are the inputs that differ, `metrics`
     the final metrics that do, and `results` other parts of the result. `processes` are the numbers of
-    processes that trained each of the runs, one after the other.
+    processes that trained each of the runs, one after the other, `meshes` the sizes of the meshes that they
+    formed at first. `determinism` says how exactly the original can be repeated, and why not better.
     """
 
     verdict: Verdict
@@ -76,6 +77,8 @@ class Reproduction:
     processes: tuple[Sequence[int], Sequence[int]] = ((1,), (1,))
     evaluation: FirstEvaluation | None = None
     results: Sequence[str] = ()
+    meshes: tuple[Mapping[str, int], Mapping[str, int]] = field(default_factory=lambda: ({}, {}))
+    determinism: DeterminismRecord = field(default_factory=DeterminismRecord)
 
     @property
     def complete(self) -> bool:
@@ -93,6 +96,8 @@ class Reproduction:
             "digest": {"original": self.digests[0], "repetition": self.digests[1]},
             "steps": {"original": self.steps[0], "repetition": self.steps[1]},
             "processes": {"original": list(self.processes[0]), "repetition": list(self.processes[1])},
+            "meshes": {"original": dict(self.meshes[0]), "repetition": dict(self.meshes[1])},
+            "determinism": self.determinism.to_json(),
             "inputs": [difference.to_json() for difference in self.inputs],
             "first_step": self.step,
             "first_step_losses": [str(value) for value in self.step_losses] if self.step_losses else None,
@@ -230,6 +235,8 @@ def compare_bits(original: RunDir, repetition: RunDir) -> Reproduction:
         (trained_by(original), trained_by(repetition)),
         found.evaluation,
         found.results,
+        (before.environment.mesh, now.environment.mesh),
+        before.determinism,
     )
 
 

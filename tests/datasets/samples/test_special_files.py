@@ -16,9 +16,10 @@ from trainwright.cli.main import main
 from trainwright.datasets.csv import CsvDataset
 from trainwright.datasets.npy import NpyDataset
 from trainwright.datasets.samples import files
-from trainwright.datasets.samples.files import available_memory, existing_file, read_bytes
+from trainwright.datasets.samples.files import existing_file, read_bytes
 from trainwright.datasets.tables.frames import read_table
 from trainwright.errors import DataError
+from trainwright.process.machine import available_memory
 
 TERABYTE = 1 << 40
 

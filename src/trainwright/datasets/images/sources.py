@@ -8,8 +8,9 @@ from typing import Protocol
 
 from trainwright.datasets.images.pixels import Image, Mode, decode
 from trainwright.datasets.samples.file_hashes import hashes_of
-from trainwright.datasets.samples.files import available_memory, read_bytes
+from trainwright.datasets.samples.files import read_bytes
 from trainwright.digest import sha256_bytes
+from trainwright.process.machine import available_memory
 
 log = logging.getLogger("trainwright")
 _CACHE_SHARE = 0.5  # of the available memory, for decoded images

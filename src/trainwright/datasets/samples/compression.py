@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from trainwright.datasets.samples.files import available_memory
 from trainwright.errors import DataError
+from trainwright.process.machine import available_memory
 from trainwright.require import require
 
 _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "Zstandard"}

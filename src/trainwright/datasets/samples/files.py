@@ -13,6 +13,7 @@ from pathlib import Path
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.tables.table import nearest
 from trainwright.errors import DataError
+from trainwright.process.machine import available_memory
 from trainwright.types import SplitName
 
 log = logging.getLogger("trainwright")
@@ -26,10 +27,6 @@ _KINDS = {
 _MANY = 12  # names in a folder, of which not all are listed
 _LARGE = 64 << 20  # bytes; smaller files are read at once, whatever is in them
 _WRITTEN_SHARE = 0.01  # of the bytes of a file must be on the disk
-_MEMORY_LIMITS = {  # control groups, version 2 and 1: the limit and what is used of it
-    "/sys/fs/cgroup/memory.max": "/sys/fs/cgroup/memory.current",
-    "/sys/fs/cgroup/memory/memory.limit_in_bytes": "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-}
 
 
 def paths_by_split(config: DataConfig) -> dict[SplitName, str]:
@@ -212,22 +209,6 @@ def _has_hole(file: Path, size: int) -> bool:
 
 def _gib(size: int) -> str:
     return f"{size / 2**30:,.1f} GiB"
-
-
-def available_memory() -> int | None:
-    """Return the bytes that this process may still use, or None if unknown (outside Linux)."""
-    amounts = []
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        amounts += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    except (OSError, ValueError, IndexError):
-        pass
-    for limit, used in _MEMORY_LIMITS.items():
-        try:
-            amounts.append(int(Path(limit).read_text("ascii")) - int(Path(used).read_text("ascii")))
-        except (OSError, ValueError):  # no such group, or `max`: no limit
-            continue
-    return max(0, min(amounts)) if amounts else None
 
 
 def read_bytes(path: str) -> bytes:

@@ -206,8 +206,12 @@ class TorchFramework(Framework):
 
     @staticmethod
     def load(inputs: ModelInputs, folder: Path) -> Model:
-        """Return a model that owns its weights, in evaluation mode."""
+        """Return a model that owns its weights, or the part of them of this process, in evaluation mode."""
         require_libraries()
+        if inputs.world.size > 1:
+            from trainwright.frameworks.torch.divided_model import DividedModel
+
+            return DividedModel(inputs, folder)
         from trainwright.frameworks.torch.model import LoadedModel
 
         return LoadedModel(inputs, folder)

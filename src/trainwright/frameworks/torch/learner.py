@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,12 +36,12 @@ from trainwright.frameworks.torch.optim.ema import Average
 from trainwright.frameworks.torch.optim.freezing import Freezing, frozen_until
 from trainwright.frameworks.torch.optim.groups import Group, parameter_groups
 from trainwright.frameworks.torch.optim.update import Clipping, Update
-from trainwright.frameworks.torch.outputs import call_of, in_float
+from trainwright.frameworks.torch.outputs import Outputs, call_of, in_float
 from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of, has_batch_norms
-from trainwright.frameworks.torch.parallel.pipeline.links import Links
+from trainwright.frameworks.torch.parallel.pipeline.measured import MEASURED, measured_split
 from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
-from trainwright.frameworks.torch.parallel.pipeline.split import split
-from trainwright.frameworks.torch.parallel.pipeline.uses import uses_of
+from trainwright.frameworks.torch.parallel.pipeline.placed import placed_stages
+from trainwright.frameworks.torch.parallel.pipeline.split import SPLIT_KEY
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.frameworks.torch.parallel.world import ProcessGroup
@@ -85,12 +86,12 @@ class TorchLearner(Learner):
         until = frozen_until(self._module, training.freeze)
         self._strategy = _strategy_of(inputs, self._network)
         whole = optim.whole_parameters(training, self._module)
-        undivided = self._undivided(inputs, whole)
+        self._choices: Mapping[str, str] = {}
         self._pipeline = self._placed_stages(inputs)
         self._strategy.place(self._module)
         if initial is not None:
             initial.fill(self._network.device, inputs.config.experiment.seed)
-        self._strategy.prepare(self._module, undivided)
+        self._strategy.prepare(self._module, whole)
         optimizer = self._build_optimizer(training, groups, whole)
         ema, is_exact = training.ema, self._strategy.is_exact
         average = Average(self._module, ema, is_divided=is_exact) if ema else None
@@ -124,22 +125,6 @@ class TorchLearner(Learner):
         self._step = self._build_step(inputs)
         self._model = LiveModel(self._network, self._state, self._source, self._strategy, self._pipeline)
 
-    def _undivided(self, inputs: LearnerInputs, whole: Collection[str]) -> Collection[str]:
-        """Return the names of the parameters that are updated as a whole, or whose gradients are scaled.
-
-        Raises:
-            ModelError: The update is another one where processes have parts of the parameters.
-        """
-        if self._network.precision.scaler is None:
-            return whole
-        sizes = inputs.config.distributed.virtual.sizes
-        if self._strategy.divides_state or sizes.tensor * sizes.pipeline > 1:
-            raise ModelError(
-                "training.precision: fp16 skips a step whose gradients overflow, and processes with parts of "
-                "the parameters do not see that alike; use bf16, or strategy: ddp without tensor and pipeline"
-            )
-        return {name for name, _ in self._module.named_parameters()}
-
     def _placed_stages(self, inputs: LearnerInputs) -> Pipeline | None:
         """Return the stages of the model, once this process has its own alone; None if there is one stage.
 
@@ -148,30 +133,62 @@ class TorchLearner(Learner):
         Raises:
             ModelError: The model cannot be divided, or computed in stages.
         """
-        distributed, training = inputs.config.distributed, inputs.config.training
+        distributed, module = inputs.config.distributed, self._module
         if (count := distributed.virtual.sizes.pipeline) == 1:
             return None
-        if training.compile:
+        if inputs.config.training.compile:
             raise ModelError(
                 f"training.compile: a model of {count} stages (distributed.virtual.pipeline) cannot be "
                 "compiled as a whole; leave it out"
             )
-        module, device, call = self._module, self._network.device, self._network.call
         if has_batch_norms(module):
             raise ModelError(
                 f"distributed.virtual.pipeline: {count} given, but the model normalizes over the batch, "
                 "whose microbatches a pipeline computes one after the other; use group or layer "
                 "normalization, or leave distributed.pipeline and virtual.pipeline out"
             )
-        stages = split(module, count, distributed.pipeline_split)
-        uses = uses_of(module, stages, call, self._train.take(np.zeros(1, dtype=np.int64)))
-        links = None
-        if inputs.world.mesh.pipeline > 1:
-            links = Links(self._strategy.process_group("pipeline"))
-        pipeline = Pipeline(module, stages, uses, links=links, name=distributed.schedule)
-        pipeline.place(device)
-        self._strategy.shared, self._strategy.copied = pipeline.shared, pipeline.copied
-        return pipeline
+        first_blocks = self._first_blocks(inputs, count)
+        sample = self._train.take(np.zeros(1, dtype=np.int64))
+        return placed_stages(
+            module,
+            self._strategy,
+            self._network.call,
+            sample,
+            first_blocks,
+            checkpoints=bool(inputs.config.training.activation_checkpointing),
+        )
+
+    def _first_blocks(self, inputs: LearnerInputs, count: int) -> Sequence[str]:
+        """Return the names of the first blocks of the later stages: those of the config, or measured ones.
+
+        A collective call.
+        """
+        if (given := inputs.config.distributed.pipeline_split) != MEASURED:
+            return given
+        if not (chosen := inputs.choices.get(SPLIT_KEY)):
+            chosen = inputs.world.from_main(lambda: json.dumps(self._measured_blocks(inputs, count)))
+        self._choices = {SPLIT_KEY: chosen}
+        names: list[str] = json.loads(chosen)
+        return names
+
+    def _measured_blocks(self, inputs: LearnerInputs, count: int) -> Sequence[str]:
+        """Return the names of the first blocks of the later stages, so that stages take equal times."""
+        training, network = inputs.config.training, self._network
+        part = -(-training.batch_size // inputs.config.distributed.virtual.sizes.data)
+        rows = min(part, training.largest_microbatch, len(inputs.splits["train"]))
+        batch, loss = self._train.take(np.arange(rows)), in_float(network.loss)
+
+        def compute(module: torch.nn.Module) -> Outputs:
+            with network.precision.autocast():
+                return call_of(module, network.names)(batch)
+
+        return measured_split(
+            self._module, count, network.device, compute, lambda outputs: loss(outputs, batch)
+        )
+
+    def choices(self) -> Mapping[str, str]:
+        """Return the division into stages, if it was measured."""
+        return self._choices
 
     def _build_step(self, inputs: LearnerInputs) -> TorchStep:
         """Prepare the module as the config asks, and return the step."""

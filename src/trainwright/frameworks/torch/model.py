@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from trainwright.datasets.base import Split
-from trainwright.digest import write_tensors
+from trainwright.digest import files_of, write_tensors
 from trainwright.errors import ModelError, TrainwrightError
 from trainwright.frameworks.base import WEIGHTS_FILE, Exports, Model, ModelInputs
 from trainwright.frameworks.support.prefetcher import Samples
@@ -28,10 +28,12 @@ from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.tensor.parallelize import split
 from trainwright.frameworks.torch.params import FOLDER_FORMATS, FORMATS, TRANSFORMERS
+from trainwright.frameworks.torch.process import device_of
 from trainwright.frameworks.torch.state import structure
 from trainwright.frameworks.torch.state.snapshot import named_buffer
 from trainwright.frameworks.torch.state.training import TrainingState, saved_architecture
 from trainwright.frameworks.torch.state.unsaved import fingerprints
+from trainwright.process.machine import available_memory
 from trainwright.tasks.support.accumulators import Accumulator
 from trainwright.types import INPUT_IDS, Array, Ids, Predictions
 
@@ -212,8 +214,11 @@ class LoadedModel(_TorchModel):
     exports: Exports = Exports(FORMATS, FOLDER_FORMATS)
 
     def __init__(self, inputs: ModelInputs, folder: Path) -> None:
+        size = sum(path.stat().st_size for path in files_of(folder, WEIGHTS_FILE))
+        device = device_of(inputs.config.training.device)
+        require_room(size, memory_left(device), device)
         with OwnGenerators():  # the initial weights are not those that a learner has: they are replaced
-            network = Network(_with_architecture(inputs, folder))
+            network = Network(with_architecture(inputs, folder))
         state = TrainingState(
             network.module, None, network.precision, network.built, losses=network.custom_losses
         )
@@ -368,7 +373,37 @@ class LoadedModel(_TorchModel):
         ]
 
 
-def _with_architecture(inputs: ModelInputs, folder: Path) -> ModelInputs:
+def memory_left(device: torch.device) -> int | None:
+    """Return the bytes that are free where a model computes; None if unknown."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+
+
+def require_room(size: int, room: int | None, device: torch.device) -> None:
+    """Check that the weights of a model fit where it computes.
+
+    Args:
+        size: Their bytes.
+        room: The bytes that are free there; None if unknown.
+        device: The device.
+
+    Raises:
+        ModelError: They do not.
+    """
+    if room is None or size <= room:
+        return
+    given = f"the weights of the model are {size / 1e9:,.1f} GB, and {room / 1e9:,.1f} GB of memory are left"
+    if device.type != "cuda":
+        raise ModelError(f"{given}: free some, or use a machine with more")
+    count = 2
+    while size > count * room:
+        count *= 2
+    raise ModelError(
+        f"{given} on the GPU: let the processes of several GPUs share them out; predict, evaluate and "
+        f"generate take distributed.nproc={count} distributed.strategy=fsdp"
+    )
+
+
+def with_architecture(inputs: ModelInputs, folder: Path) -> ModelInputs:
     """Return the inputs with the saved configuration of a model of transformers, if it is one."""
     if inputs.model is not None or inputs.config.model.type not in TRANSFORMERS:
         return inputs

@@ -264,6 +264,11 @@ def translated(error: Exception, where: str) -> TrainingError:
         hint = (
             "set training.microbatch_size: a smaller one needs less memory, with the same step up to rounding"
         )
+    elif "mixed torch.Tensor and DTensor" in str(error):
+        hint = (
+            "the model uses the weight of a module that it does not call, so that it was not gathered: leave "
+            "that module out of distributed.wrap, or set min_num_params above its size"
+        )
     return TrainingError(f"{where} failed: {type(error).__name__}: {error}; {hint}")
 
 

@@ -319,8 +319,8 @@ class TorchStep:
         loss = self._loss(outputs, batch)  # ()
         if factor != 1.0:
             loss = loss * factor
-        scaler = self._precision.scaler
-        return loss if scaler is None else scaler.scale(loss), loss.detach()
+        scale = self._precision.scale
+        return loss if scale is None else scale.scaled(loss), loss.detach()
 
 
 class _OfStages(Computation):
@@ -343,8 +343,14 @@ class _OfStages(Computation):
     def loss(self, outputs: Outputs, batch: Tensors, microbatch: Microbatch) -> tuple[Tensor, Tensor]:
         return self._step._losses(outputs, batch, microbatch.factor)
 
-    def backward(self, output: Tensor, gradient: Tensor | None, microbatch: Microbatch) -> None:
-        self._step._strategy.backward(output, gradient, ends_part=microbatch.ends_rank)
+    def backward(
+        self,
+        output: Tensor,
+        gradient: Tensor | None,
+        microbatch: Microbatch,
+        stage: Sequence[nn.Parameter],
+    ) -> None:
+        self._step._strategy.backward(output, gradient, ends_part=microbatch.ends_rank, stage=stage)
 
     def end_stage(self, parameters: Sequence[nn.Parameter]) -> None:
         self._step._strategy.collect(parameters)

@@ -23,9 +23,9 @@ from trainwright.datasets.base import DataBundle, Dataset, KnownSources, LoadReq
 from trainwright.datasets.samples.bundle_files import FORMAT, BundleFile, copied, packed, write
 from trainwright.datasets.samples.cache import DataCache, data_cache
 from trainwright.datasets.samples.file_hashes import hashes_of
-from trainwright.datasets.samples.files import available_memory
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError, InputError
+from trainwright.process.machine import available_memory
 from trainwright.redact import redacted
 from trainwright.require import import_paths
 from trainwright.runs.code_identity import own_hash

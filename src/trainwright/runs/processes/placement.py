@@ -6,12 +6,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from trainwright.config import Resolved
+from trainwright.config import Overrides, Resolved
+from trainwright.config.distributed import bounds
 from trainwright.config.schema import RunConfig
 from trainwright.process.environ import asked_threads
 from trainwright.records.manifest import Manifest
 from trainwright.records.run_dir import RunDir
-from trainwright.runs.processes.threads import available_threads
+from trainwright.runs.lookup import mesh_of_overrides
+from trainwright.runs.processes.threads import available_threads, processors
 from trainwright.runs.request import Request
 
 log = logging.getLogger("trainwright")
@@ -34,6 +36,36 @@ def resumed_config(
     if before and before.config_sha256 != run.config_sha256():  # it was edited
         known = known | resolved.placement(explicit=True)
     return resolved.with_placement({**known, **given})
+
+
+def repeated_placement(run: RunDir, own: Resolved, overrides: Overrides) -> dict[str, Any]:
+    """Return the placement in which a run is repeated: that of its last attempt, on one node.
+
+    Args:
+        run: The run.
+        own: Its config.
+        overrides: The mesh that is asked for instead.
+
+    Raises:
+        InputError: An override is wrong, or about more than the mesh.
+    """
+    mesh = mesh_of_overrides(run, own, overrides, "reproduce")
+    placement = run.require_manifest().placement | {"distributed.nnodes": 1} | mesh
+    distributed = own.with_placement(placement).config.distributed
+    if mesh and not distributed.exact:
+        log.warning(
+            "distributed.exact is false: the bits of run %s are those of its mesh, and another one is not "
+            "expected to give them",
+            run.id,
+        )
+    wanted, here = bounds(distributed.nproc)[1], processors()
+    if wanted > here and not mesh and distributed.exact:
+        log.info(
+            "%d processes share %d processors; any mesh that divides the virtual one has the same bits: "
+            "trainwright reproduce %s distributed.nproc=1",
+            *(wanted, here, run.id),
+        )
+    return placement
 
 
 def config_and_threads(request: Request, before: Manifest | None) -> tuple[RunConfig, int | None]:

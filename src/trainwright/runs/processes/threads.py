@@ -13,14 +13,18 @@ from trainwright.types import DataInfo
 SMALL_STEP = 30_000_000  # multiplications; one thread makes them in a few milliseconds
 
 
+def processors() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def available_threads(config: RunConfig) -> int:
     """Return how many CPU threads each place of the virtual mesh can have.
 
     They share the processors that may be used. So it is the same for each number of processes, as it
     may change bits.
     """
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, available // config.distributed.virtual.sizes.size)
+    return max(1, processors() // config.distributed.virtual.sizes.size)
 
 
 def default_threads(

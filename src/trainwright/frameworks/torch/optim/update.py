@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.config.schema import TrainingConfig
-from trainwright.frameworks.torch.optim.build import is_built_in
+from trainwright.frameworks.torch.optim.build import is_built_in, update_of
 from trainwright.frameworks.torch.optim.ema import Average
 from trainwright.frameworks.torch.optim.groups import RATIO
 from trainwright.frameworks.torch.parallel.strategy import Strategy
@@ -36,7 +36,7 @@ class Update:
     Args:
         optimizer: The optimizer; a group may have a `lr_ratio`, the share of the learning rate.
         parameters: All that it updates, in the order of the model, in which their norms are added up.
-        precision: Scales and unscales the loss.
+        precision: Scales the loss.
         clipping: How gradients are clipped.
         average: The average of the weights, if there is one.
         strategy: How parameters and gradients are spread over processes; default: this one has all.
@@ -57,9 +57,9 @@ class Update:
         self._blocks = [strategy.blocks.held(one) for one in self.parameters]
         self._groups = [(group, group.get(RATIO, 1.0)) for group in optimizer.param_groups]
         self._strategy = strategy
-        self._apply = self._strategy.update_of(optimizer, precision.scaler)
+        self._apply = strategy.blocks.update(update_of(optimizer), optimizer.param_groups)
         self.may_draw = not is_built_in(optimizer)  # random numbers
-        self._scaler = precision.scaler
+        self._scale = precision.scale
         self._clipping = clipping
         self._average = average
         self.norm: Tensor | None = None  # of the last step's gradient, (), on the device
@@ -68,9 +68,14 @@ class Update:
         """Make the update of a step, counted from 0."""
         for group, ratio in self._groups:
             group["lr"] = lr * ratio
+        overflow = None
+        if self._scale is not None:
+            gradients = [one.grad for one in self._blocks if one.grad is not None]
+            overflow = self._scale.unscale(gradients, self._strategy.largest)
         self._clip()
-        with torch.no_grad():  # not every optimizer asks for it itself
-            self._apply()  # optimizer.step()
+        if overflow is None or not overflow.item():
+            with torch.no_grad():  # not every optimizer asks for it itself
+                self._apply()  # optimizer.step()
         if self._average is not None:
             self._average.update(step + 1)
         for block in self._blocks:
@@ -80,8 +85,6 @@ class Update:
         clipping = self._clipping
         if clipping.norm is None and clipping.value is None and not clipping.measures_norm:
             return
-        if self._scaler is not None:
-            self._scaler.unscale_(self._optimizer)
         if clipping.norm is not None:
             self.norm = self._strategy.clip(self.parameters, clipping.norm)
         elif clipping.measures_norm:

@@ -43,6 +43,7 @@ class DataParallel(Strategy):
         *,
         ends_part: bool = False,  # noqa: ARG002
         is_last: bool = False,
+        stage: Sequence[nn.Parameter] | None = None,  # noqa: ARG002
     ) -> None:
         """Add the gradients; in the last backward pass, send them as they become ready."""
         if is_last and self._all_reduce is not None:

@@ -59,7 +59,7 @@ class FullySharded(Strategy):
             if not _can_be_divided(one) or name in self.shared  # over the stages of each virtual rank first
         }
         mesh = self.device_mesh["shard"]
-        for part in [*modules_to_wrap(module, self.distributed.wrap), module]:
+        for part in [*modules_to_wrap(module, self.distributed), module]:
             divided = fully_shard(
                 part,
                 mesh=mesh,
@@ -72,8 +72,11 @@ class FullySharded(Strategy):
             divided.set_gradient_divide_factor(1.0)
             divided.set_force_sum_reduction_for_comms(enable=True)
         self._module, self._root = divided, module
-        self._has_stages = self.distributed.virtual.sizes.pipeline > 1
         self._group = mesh.get_group()
+
+    def _units(self) -> list[FSDPModule]:
+        """Return the modules whose parameters are gathered together, the whole one first."""
+        return [one for one in self._root.modules() if isinstance(one, FSDPModule)]
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -81,9 +84,8 @@ class FullySharded(Strategy):
         try:
             yield
         finally:
-            for part in self._root.modules():
-                if isinstance(part, FSDPModule):
-                    part.reshard()
+            for unit in self._units():
+                unit.reshard()
 
     def ranks(self, process: int, virtual: int) -> Sequence[int]:
         """Return the ranks of a process: those that it computes at the same time as its neighbours."""
@@ -98,43 +100,36 @@ class FullySharded(Strategy):
         *,
         ends_part: bool = False,
         is_last: bool = False,  # noqa: ARG002
+        stage: Sequence[nn.Parameter] | None = None,
     ) -> None:
-        """Add the gradients; at the end of a virtual rank, add up and scatter them."""
-        # The stages of a pipeline end a virtual rank one after the other, which FSDP2 does not know.
-        self._module.set_requires_gradient_sync(ends_part and not self._has_stages)
+        """Add the gradients; at the end of a virtual rank, add up and scatter them, module by module."""
+        self._module.set_requires_gradient_sync(ends_part)
+        if ends_part and stage is not None:  # other stages of this process end it in other passes
+            ended = {id(one) for one in stage}
+            for unit in self._units():
+                own = {id(one.sharded_param) for one in _divided(unit)}
+                unit.set_requires_gradient_sync(own <= ended, recurse=False)
         loss.backward(gradient)
 
     def collect(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Add up and scatter the gradients of a virtual rank that FSDP2 has kept for a stage."""
-        kept = {id(one.sharded_param): one for one in self._fsdp_parameters()}
-        divided = [(one, kept[id(one)]) for one in parameters if id(one) in kept]
-        whole = [(one, part) for one, part in divided if part._unsharded_param.grad is not None]
-        if not whole:
-            return
-        size = self._group.size()
-        rows = [-(-local(part._unsharded_param.grad).shape[0] // size) for _, part in whole]
-        sent = []
-        for count, (_, part) in zip(rows, whole, strict=True):
-            gradient = local(part._unsharded_param.grad)  # (rows, ...)
-            padded = gradient.new_zeros(size * count, *gradient.shape[1:])
-            padded[: len(gradient)] = gradient
-            sent.append(padded.view(size, -1))
-            part._unsharded_param.grad = None
-        flat = torch.cat(sent, dim=1)  # (processes, elements)
-        total = flat.new_empty(flat.shape[1])
-        _TreeReduceScatter()(total, flat.view(-1), self._group)
-        for (parameter, _), mine in zip(
-            whole, torch.split(total, [one.shape[1] for one in sent]), strict=True
-        ):
-            block = self.blocks.held(parameter)
-            gradient = mine[: block.numel()].view(block.shape).clone()
-            parameter.grad = with_block(gradient, parameter)
+        """Add up and scatter the gradients of modules that belong to several stages of this process."""
+        kept = {id(one.sharded_param): one for unit in self._units() for one in _divided(unit)}
+        for parameter in parameters:
+            part = kept.get(id(parameter))
+            if part is not None and (whole := part._unsharded_param.grad) is not None:
+                part._unsharded_param.grad = None
+                parameter.grad = self._scattered(local(whole), parameter)
 
-    def _fsdp_parameters(self) -> list[Any]:
-        """Return what FSDP2 knows of each parameter that it divides."""
-        modules = [one for one in self._root.modules() if isinstance(one, FSDPModule)]
-        groups = [group for one in modules for group in _groups_of(one)]
-        return [one for group in groups for one in group.fsdp_params]
+    def _scattered(self, gradient: Tensor, parameter: nn.Parameter) -> Tensor:
+        """Return this process's block of the sum of a gradient, (rows, ...), over the shards."""
+        size = self._group.size()
+        rows = -(-gradient.shape[0] // size)
+        padded = gradient.new_zeros(size * rows, *gradient.shape[1:])
+        padded[: len(gradient)] = gradient
+        mine = padded.new_empty(padded.numel() // size)
+        _TreeReduceScatter()(mine, padded.view(-1), self._group)
+        block = self.blocks.held(parameter)
+        return with_block(mine[: block.numel()].view(block.shape), parameter)
 
     def end_part(self, *, is_last: bool) -> None:  # noqa: ARG002 - the same for all
         """Take the gradients of the virtual ranks that were computed at the same time."""
@@ -174,13 +169,13 @@ def replicated(world: World) -> type[Strategy]:
     return DataParallel
 
 
-def _groups_of(module: FSDPModule) -> list[Any]:
-    """Return the groups of parameters that a module gathers; before torch 2.13 it has one."""
-    state = module._get_fsdp_state()
-    several: list[Any] | None = getattr(state, "_fsdp_param_groups", None)
-    if several is not None:
-        return several
-    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
+def _divided(unit: FSDPModule) -> list[Any]:
+    """Return what FSDP2 knows of each parameter that a module gathers."""
+    state = unit._get_fsdp_state()
+    groups: list[Any] | None = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:  # before torch 2.13 there is one group
+        groups = [] if state._fsdp_param_group is None else [state._fsdp_param_group]
+    return [one for group in groups for one in group.fsdp_params]
 
 
 class _AllGather:

@@ -36,8 +36,9 @@ class TorchProcesses(Processes):
         is_cuda = device_named(config.training.device).type == "cuda" and config.distributed.backend != "gloo"
         if is_cuda and (least := bounds(config.distributed.nproc)[0]) > gpus():
             raise InputError(
-                f"distributed.nproc: {least} processes need a GPU each, but this machine has {gpus()}; lower "
-                "it, or set distributed.backend: gloo (they share a GPU), or training.device: cpu"
+                f"distributed.nproc: {least} processes need a GPU each, but this machine has {gpus()}; give "
+                f"distributed.nproc={gpus()}, or set distributed.backend: gloo (they share a GPU), or "
+                "training.device: cpu"
             )
         return launch(config.distributed, command, folder, gpus() if is_cuda else None)
 
@@ -48,9 +49,11 @@ class TorchProcesses(Processes):
 
         return launch.check(nproc) if ranks_of_environment() is None else check.here()
 
-    def plan(self, inputs: LearnerInputs, machines: Machines, *, is_free: bool) -> MeshPlan:
+    def plan(
+        self, inputs: LearnerInputs, machines: Machines, *, is_free: bool, refusals: Sequence[str] = ()
+    ) -> MeshPlan:
         """Estimate from the shapes of a model without memory."""
         require_libraries()
         from trainwright.frameworks.torch.planning.estimate import plan
 
-        return plan(inputs, machines, is_free=is_free)
+        return plan(inputs, machines, is_free=is_free, refusals=refusals)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainwright.config.distributed import DistributedConfig, VirtualConfig
-from trainwright.frameworks.torch.optim.build import update_of
+from trainwright.frameworks.torch.parallel import collectives
 from trainwright.frameworks.torch.parallel.blocks import Blocks
 from trainwright.frameworks.torch.parallel.norms import Norms
 from trainwright.frameworks.torch.parallel.saving import SaveGroup
@@ -31,7 +31,7 @@ class Strategy:
     """The strategy of a single process, which does all work and holds all state; the base of others.
 
     The learner calls `place`, then `prepare` before it makes the optimizer, whose parameters are those of
-    `blocks`, then `update_of` and `train`. Each step calls
+    `blocks`, then `train`. Each step calls
     `backward` after the forward pass of each microbatch, `end_part` after each virtual rank of this process,
     and `reduce`; then, as the config asks, `clip` or `norm`, and the update. A single process with one
     virtual rank calls neither `end_part` nor `reduce`. All processes make the same calls, but for `backward`:
@@ -75,7 +75,7 @@ class Strategy:
         self._norms: Norms | None = None
         self._split = Parallelized(frozenset(), lambda: None)
         self._device_mesh: DeviceMesh | None = None
-        self._device = device
+        self.device = device
 
     @classmethod
     def chosen(cls, module: nn.Module, world: World, virtual: Mesh) -> type[Strategy]:  # noqa: ARG003 - for others
@@ -150,6 +150,7 @@ class Strategy:
         *,
         ends_part: bool = False,  # noqa: ARG002 - for others
         is_last: bool = False,  # noqa: ARG002 - for others
+        stage: Sequence[nn.Parameter] | None = None,  # noqa: ARG002 - for others
     ) -> None:
         """Add the gradients of a loss, (), to those of the parameters.
 
@@ -158,6 +159,7 @@ class Strategy:
             gradient: The gradient of what a stage hands on; None for a loss.
             ends_part: Whether the gradients of a virtual rank are complete then, in this stage.
             is_last: Whether all gradients of this process are; never said of a pipeline.
+            stage: The parameters that the stage uses alone; None: there are no stages.
         """
         loss.backward(gradient)
 
@@ -192,30 +194,19 @@ class Strategy:
         nn.utils.clip_grads_with_norm_([self.blocks.held(one) for one in parameters], most, norm)
         return norm
 
-    def update_of(
-        self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
-    ) -> Callable[[], object]:
-        """Return what makes an update of the parameters from their gradients.
-
-        Args:
-            optimizer: The optimizer.
-            scaler: What has scaled the loss, and skips an update with gradients that overflow.
-        """
-        if scaler is None:
-            return self.blocks.update(update_of(optimizer), optimizer.param_groups)
-
-        def scaled() -> None:
-            scaler.step(optimizer)
-            scaler.update()
-
-        return scaled
+    def largest(self, value: Tensor) -> Tensor:
+        """Return the largest of the values, (), of the processes that have parts of the parameters."""
+        for axis in ("shard", "tensor", "pipeline"):
+            if getattr(self.world.mesh, axis) > 1:
+                value = torch.stack(collectives.gather(value, self.process_group(axis))).max()
+        return value
 
     @property
     def device_mesh(self) -> DeviceMesh:
         """Torch's mesh of the processes, with our axes; the first use is collective."""
         if self._device_mesh is None:
             sizes, names = tuple(self.world.mesh), self.world.mesh._fields
-            self._device_mesh = init_device_mesh(self._device.type, sizes, mesh_dim_names=names)
+            self._device_mesh = init_device_mesh(self.device.type, sizes, mesh_dim_names=names)
         return self._device_mesh
 
     def process_group(self, axis: str) -> Any:

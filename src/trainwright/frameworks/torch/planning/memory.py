@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from trainwright.frameworks.torch.parallel.all_reduce import BUCKET_BYTES, FIRST_BUCKET_BYTES
 from trainwright.frameworks.torch.parallel.blocks import LANES
+from trainwright.frameworks.torch.parallel.pipeline.schedule import Action
+from trainwright.frameworks.torch.parallel.pipeline.schedule import Kind as Pass
 from trainwright.frameworks.torch.planning.model import Shape
 from trainwright.frameworks.torch.planning.trace import Kind, Moment
 from trainwright.records.mesh_estimate import Memory
@@ -14,14 +16,25 @@ from trainwright.records.mesh_estimate import Memory
 _FLOAT = 4  # bytes
 
 
+class Chunk(NamedTuple):
+    """Neighbouring stages of a process.
+
+    Attributes:
+        moments: The moments of the two passes of a microbatch.
+        kept: The bytes that are kept between these passes.
+    """
+
+    moments: Sequence[Moment]
+    kept: float
+
+
 class Share(NamedTuple):
     """The share of a step that one process has.
 
     Attributes:
         shapes: Its parameters, by their index, before FSDP2 divides them.
-        moments: The moments of a microbatch in its stages.
-        kept: The bytes that it keeps for each other microbatch that is under way.
-        ahead: The most of these.
+        chunks: The moments of a microbatch in each run of neighbouring stages.
+        actions: Its passes through these, in order.
         parts: The virtual ranks that it computes.
         passes: The microbatches of each.
         update: The bytes that an update of all parameters takes besides.
@@ -29,9 +42,8 @@ class Share(NamedTuple):
     """
 
     shapes: dict[int, Shape]
-    moments: Sequence[Moment]
-    kept: float
-    ahead: int
+    chunks: Sequence[Chunk]
+    actions: Sequence[Action]
     parts: int
     passes: int
     update: float
@@ -45,6 +57,7 @@ class Spread(NamedTuple):
         copies: The processes that sum the same gradients (the axis `data`).
         shards: The processes that share parameters out (the axis `shard`).
         is_staged: Whether there is a pipeline.
+        is_exact: Whether sums over processes are ours, and not the backend's.
         fills: Whether the updates are of blocks that are filled up to whole vectors.
         averages: Whether there is an average of the weights.
         reshards: Whether FSDP2 lets go of what it gathered after the forward pass of a unit.
@@ -53,6 +66,7 @@ class Spread(NamedTuple):
     copies: int
     shards: int
     is_staged: bool
+    is_exact: bool
     fills: bool
     averages: bool
     reshards: bool
@@ -109,15 +123,15 @@ class _Process:
             self.best = now
 
     def run(self) -> Memory:
-        """Return the fullest moment of the last two virtual ranks of a step, and of the update after them."""
+        """Return the fullest moment of the virtual ranks of a step, and of the update after them."""
         share = self.share
-        for part in sorted({max(0, share.parts - 2), share.parts - 1}):
-            # The sums of complete subtrees are kept: one for each bit of the number of ranks before.
-            self.gradients = part.bit_count() * self.own
-            self.is_final = part == share.parts - 1
+        waiting = self._waiting()
+        for is_final, sums in sorted({key[:2] for key in waiting}):
+            self.gradients = sums * self.own
+            self.is_final = is_final
             for number in sorted({0, min(1, share.passes - 1), share.passes - 1}):
-                left = (share.parts - part) * share.passes - 1 - number
-                self._play(share.kept * min(share.ahead, left), number)
+                for chunk in reversed(range(len(share.chunks))):
+                    self._play(chunk, waiting[is_final, sums, number, chunk], number)
         self.activations = 0
         self.gradients = self.own
         self.finish()
@@ -127,9 +141,28 @@ class _Process:
         self.note()
         return self.best
 
-    def _play(self, waiting: float, number: int) -> None:
+    def _waiting(self) -> dict[tuple[bool, int, int, int], float]:
+        """Return the most bytes that other passes keep while a microbatch passes through a chunk.
+
+        The keys are the kinds of microbatches: whether the virtual rank is the last one; the sums of complete
+        subtrees that are kept before it, one for each bit of the number of ranks; the microbatch's number in
+        it; and the chunk.
+        """
+        share = self.share
+        most: dict[tuple[bool, int, int, int], float] = {}
+        live = 0.0
+        for kind, chunk, microbatch in share.actions:
+            kept = share.chunks[chunk].kept
+            part, number = divmod(microbatch, share.passes)
+            key = part == share.parts - 1, part.bit_count(), number, chunk
+            most[key] = max(most.get(key, 0.0), live if kind is Pass.FORWARD else live - kept)
+            if kind is not Pass.INPUT:  # whose activations the gradients of the weights need, too
+                live += kept if kind is Pass.FORWARD else -kept
+        return most
+
+    def _play(self, chunk: int, waiting: float, number: int) -> None:
         """Go through a microbatch of a virtual rank, while others under way keep so many bytes."""
-        for moment in self.share.moments:
+        for moment in self.share.chunks[chunk].moments:
             self.activations = waiting + moment.peak
             self.note()
             self.activations = waiting + moment.live
@@ -153,9 +186,9 @@ class _Whole(_Process):
         self._sent = 0
         if spread.copies > 1:  # the buckets keep their memory from step to step
             sizes = [sum(self.trained[index].size for index in bucket) for bucket in self._buckets]
-            self.communication += sum(sizes) + max(sizes, default=0)
-            if spread.copies > 2:  # the sums of the tree's lowest level
-                self.communication += max(sizes, default=0) / 2
+            self.communication += sum(sizes)
+            if spread.is_exact:  # what is received, and the sums of the tree's lowest level
+                self.communication += max(sizes, default=0) * (1.5 if spread.copies > 2 else 1)
 
     def moment(self, moment: Moment, *, is_first: bool, is_last: bool) -> None:
         """Count a gradient, until its bucket is sent."""
@@ -269,13 +302,16 @@ class _Sharded(_Process):
         self._scattered = whole
         self.note()
         self.gradients += whole / self.spread.shards - self._real[unit]
-        sums = whole / 2 if self.spread.shards > 2 else 0  # of the tree's lowest level
-        self.note(whole + sums)
+        if self.spread.is_exact:  # what is received, and the sums of the tree's lowest level
+            self.note(whole * (1.5 if self.spread.shards > 2 else 1))
 
     def finish(self) -> None:
         """Sum the gradients of the shards over the copies, bucket by bucket."""
         if self.spread.copies > 1:
-            self.note(2 * min(self.own, BUCKET_BYTES))
+            bucket = min(self.own, BUCKET_BYTES)
+            # Of a bucket there are what is sent, what is received, and sums of two levels of the tree.
+            sums = (0.5 if self.spread.copies == 2 else 0.75) * bucket
+            self.note(2 * bucket + sums if self.spread.is_exact else bucket)
 
 
 def _buckets(shapes: dict[int, Shape]) -> list[list[int]]:

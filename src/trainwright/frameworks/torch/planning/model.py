@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from trainwright.frameworks.torch.network import Network
 from trainwright.frameworks.torch.optim import build as optim
 from trainwright.frameworks.torch.optim.groups import parameter_groups
 from trainwright.frameworks.torch.outputs import in_float
+from trainwright.frameworks.torch.parallel.pipeline.measured import MEASURED
 from trainwright.frameworks.torch.parallel.pipeline.split import Stages, split
 from trainwright.frameworks.torch.parallel.wrapping import modules_to_wrap
 from trainwright.frameworks.torch.params import TRANSFORMERS
@@ -31,6 +33,22 @@ from trainwright.frameworks.torch.planning.trace import Recorder, Trace, traced
 from trainwright.types import weights_of
 
 _ROWS = (2, 4)  # of microbatches that are traced: one row alone may take other ways
+
+
+@contextmanager
+def _without_memory() -> Iterator[None]:
+    """Make tensors without memory, also where a module converts its parameters (`module.to(dtype)`)."""
+
+    def take(one: Tensor, other: Tensor) -> None:
+        one.data = other
+
+    convert = torch.utils.swap_tensors  # which refuses these tensors, since others refer to them
+    torch.utils.swap_tensors = take
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            yield
+    finally:
+        torch.utils.swap_tensors = convert
 
 
 class Shape(NamedTuple):
@@ -102,7 +120,7 @@ class Subject:
             self._sample = dict(source.take(np.zeros(1, dtype=np.int64)))
         finally:
             source.close()
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with _without_memory():
             self._module = self._network().module
             try:
                 self.blocks: Sequence[str] = split(self._module, 1).blocks
@@ -116,7 +134,8 @@ class Subject:
             ModelError: It has not so many blocks.
         """
         first = self._inputs.config.distributed.pipeline_split
-        return None if count == 1 else split(self._module, count, first if len(first) == count - 1 else ())
+        is_given = first != MEASURED and len(first) == count - 1
+        return None if count == 1 else split(self._module, count, first if is_given else ())
 
     def _network(self) -> Network:
         inputs, name = self._inputs, self._inputs.config.model.type
@@ -139,7 +158,7 @@ class Subject:
             ModelError: It cannot be split so, or made.
         """
         if (virtual, processes) not in self._known:
-            with FakeTensorMode(allow_non_fake_inputs=True):
+            with _without_memory():
                 self._known[virtual, processes] = self._sliced(virtual, processes)
         return self._known[virtual, processes]
 
@@ -151,7 +170,7 @@ class Subject:
         slices = PlannedSlices(virtual, processes)
         sliced(module, config.distributed.plan, slices)
         named = {id(one): name for name, one in module.named_modules()}
-        units = [*modules_to_wrap(module, config.distributed.wrap), module]
+        units = [*modules_to_wrap(module, config.distributed), module]
         if config.training.activation_checkpointing:
             checkpoint_activations(module, config.training.activation_checkpointing, synchronized=False)
         names = {named[id(one)]: index for index, one in enumerate(units)}

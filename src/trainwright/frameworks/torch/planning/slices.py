@@ -67,6 +67,8 @@ def sliced(module: nn.Module, asked: PlanConfig | None, slices: PlannedSlices) -
     parallelize(module, plan, slices)
     for region in layout.regions:
         for name, style in region.styles.items():
+            if name in region.fused:
+                continue
             layer = module.get_submodule(name)
             for own, dim in split_dims(layer, style).items():
                 whole = layer._parameters[own]

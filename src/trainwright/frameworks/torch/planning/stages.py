@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
+from trainwright.frameworks.torch.parallel.pipeline.schedule import IN_TURN
 from trainwright.frameworks.torch.parallel.pipeline.split import Stages
+from trainwright.frameworks.torch.planning.memory import Chunk
 from trainwright.frameworks.torch.planning.model import Shape, Sliced
 from trainwright.frameworks.torch.planning.trace import AFTER, BEFORE, Kind, Moment, Trace
 
 
 class Place(NamedTuple):
-    """The stages of one process.
+    """Neighbouring stages of one process.
 
     Attributes:
-        number: Its place along the axis `pipeline`.
-        first: Its first block.
-        end: The block after its last one; the number of blocks in the last process.
+        first: Their first block.
+        end: The block after the last one; the number of blocks in the last stage.
         is_last: Whether it has the last stage.
     """
 
-    number: int
     first: int
     end: int
     is_last: bool
@@ -28,42 +29,41 @@ class Place(NamedTuple):
     def has(self, position: int) -> bool:
         """Return whether it computes at a position of the forward pass; see `Trace.uses`."""
         if position == BEFORE:
-            return self.number == 0
+            return self.first == 0
         if position == AFTER:
             return self.is_last
         return self.first <= position < self.end
 
 
-def places_of(stages: Stages, processes: int) -> list[Place]:
+def places_of(stages: Stages, processes: int, schedule: str) -> list[list[Place]]:
     """Return the places of the processes of a pipeline, which divide its stages evenly."""
-    each = stages.count // processes
+    each = 1 if schedule in IN_TURN else stages.count // processes  # one to the schedule
     edges = [*stages.firsts[::each], len(stages.blocks)]
-    return [
-        Place(index, edges[index], edges[index + 1], index == processes - 1) for index in range(processes)
-    ]
+    runs = [Place(first, end, end == edges[-1]) for first, end in pairwise(edges)]
+    return [runs[process::processes] for process in range(processes)]
 
 
-def shapes_at(place: Place, model: Sliced, trace: Trace) -> dict[int, Shape]:
+def shapes_at(places: Sequence[Place], model: Sliced, trace: Trace) -> dict[int, Shape]:
     """Return the parameters that the stages of a process use, by their index."""
     return {
         index: shape
         for index, shape in enumerate(model.shapes)
-        if any(place.has(position) for position in trace.uses[index] or {BEFORE})
+        if any(place.has(position) for place in places for position in trace.uses[index] or {BEFORE})
     }
 
 
-def moments_at(place: Place, trace: Trace) -> tuple[list[Moment], float]:
-    """Return the moments in the stages of a process, and the bytes that it keeps for a microbatch.
+def chunk_at(place: Place, trace: Trace) -> Chunk:
+    """Return the moments in some stages of a process, and the bytes that it keeps for a microbatch.
 
     What other stages hold is not counted, but the hidden states that pass between them are.
     """
     at: Mapping[tuple[Kind, int], int] = {
         (one.kind, one.number): number for number, one in enumerate(trace.moments)
     }
-    hidden = trace.hidden[place.first] if place.number else 0.0
-    start = at[Kind.ENTER, place.first] if place.number else -1
-    before = trace.moments[start].live if place.number else 0.0
-    stop = at[Kind.RETURN, place.first] if place.number else len(trace.moments) - 1
+    hidden = trace.hidden[place.first] if place.first else 0.0
+    start = at[Kind.ENTER, place.first] if place.first else -1
+    before = trace.moments[start].live if place.first else 0.0
+    stop = at[Kind.RETURN, place.first] if place.first else len(trace.moments) - 1
     loss = at[Kind.LOSS, 0]
     if place.is_last:
         shift = hidden - before
@@ -76,7 +76,7 @@ def moments_at(place: Place, trace: Trace) -> tuple[list[Moment], float]:
         kept = trace.moments[end].live + hidden - before
         coming = trace.hidden[place.end]  # the gradient of its output
         backward = _shifted(trace.moments[back + 1 : stop + 1], kept + coming - trace.moments[back].live)
-    return [*_around(forward, backward, _root(trace))], kept
+    return Chunk(_around(forward, backward, _root(trace)), kept)
 
 
 def _shifted(moments: Sequence[Moment], count: float) -> list[Moment]:

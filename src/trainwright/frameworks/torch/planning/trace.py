@@ -105,6 +105,8 @@ class Recorder(TorchDispatchMode):
         packet = function._overloadpacket
         if packet in _IN_PLACE:  # of optimizers: not all have a rule for tensors without memory
             return None
+        if packet is torch.ops.aten._local_scalar_dense:  # of `item`: a value that is not there
+            return 1.0 if args[0].is_floating_point() else 1
         output = function(*args, **(kwargs or {}))
         if packet in flop_registry:
             self.work += flop_registry[packet](*args, **(kwargs or {}), out_val=output)

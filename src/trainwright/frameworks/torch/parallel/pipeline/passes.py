@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.outputs import Outputs
-from trainwright.frameworks.torch.parallel.pipeline.schedule import Action
+from trainwright.frameworks.torch.parallel.pipeline.schedule import Action, Kind
 from trainwright.frameworks.torch.parallel.pipeline.shared import Exchange, SharedGradients
 from trainwright.frameworks.torch.parallel.pipeline.split import Stages
 from trainwright.frameworks.torch.parallel.pipeline.transfers import Transfers
+from trainwright.frameworks.torch.parallel.pipeline.two_parts import WeightGradients, backward_input
 
 _AHEAD = 3  # passes for which tensors are received, with the one that is made now
 
@@ -55,7 +56,13 @@ class Computation(Protocol):
         """Return what is differentiated, and the microbatch's share of the loss, both ()."""
         ...
 
-    def backward(self, output: Tensor, gradient: Tensor | None, microbatch: Microbatch) -> None:
+    def backward(
+        self,
+        output: Tensor,
+        gradient: Tensor | None,
+        microbatch: Microbatch,
+        stage: Sequence[nn.Parameter],
+    ) -> None:
         """Add the gradients of a stage's output, or of the loss, to those of the parameters."""
         ...
 
@@ -104,10 +111,17 @@ class Passes:
         self._batches: dict[int, Tensors] = {}
         self._inputs: dict[tuple[int, int], Tensor] = {}  # by stage and microbatch
         self._outputs: dict[tuple[int, int], Tensor] = {}
+        self._weights: dict[tuple[int, int], WeightGradients] = {}
         self._ended: dict[int, int] = {}  # stages of this process that have ended each virtual rank
         self._gradients: dict[int, list[tuple[nn.Parameter, Tensor | None]]] = {}  # by virtual rank
         self._exchanges: deque[tuple[int, Exchange]] = deque()
         self.losses: list[Tensor] = []
+        self._make = {
+            Kind.FORWARD: self._forward,
+            Kind.BACKWARD: self._backward,
+            Kind.INPUT: self._backward_input,
+            Kind.WEIGHT: self._backward_weight,
+        }
 
     def run(self, actions: Sequence[Action], ranks: Sequence[int]) -> None:
         """Make passes, and end the virtual ranks in their order."""
@@ -117,10 +131,7 @@ class Passes:
         left = deque(ranks)
         for number, action in enumerate(actions):
             self._expect(actions[number : number + _AHEAD])
-            if action.is_forward:
-                self._forward(action.stage, action.microbatch)
-            else:
-                self._backward(action.stage, action.microbatch)
+            self._make[action.kind](action.stage, action.microbatch)
             while left and (not counts[left[0]] or self._has_ended(left[0])):
                 self._exchange(left.popleft())
         for rank in left:  # without microbatches
@@ -133,9 +144,9 @@ class Passes:
 
     def _expect(self, actions: Sequence[Action]) -> None:
         """Begin to receive what the next passes need."""
-        for is_forward, stage, microbatch in actions:
-            if not is_forward:
-                if stage == self._pipeline.stages.count - 1:
+        for kind, stage, microbatch in actions:
+            if kind is not Kind.FORWARD:
+                if kind is Kind.WEIGHT or stage == self._pipeline.stages.count - 1:
                     continue
                 if (output := self._outputs.get((stage, microbatch))) is None:
                     return
@@ -166,18 +177,44 @@ class Passes:
             del self._batches[number]
 
     def _backward(self, stage: int, number: int) -> None:
-        microbatch, output = self._microbatches[number], self._outputs.pop((stage, number))
-        gradient = None
-        if stage < self._pipeline.stages.count - 1:
-            gradient = self._transfers.gradient(stage, number, output)
+        microbatch, output, gradient = self._backward_arguments(stage, number)
         if output.requires_grad:  # unless all is frozen
             self._shared.begin(stage)
-            self._computation.backward(output, gradient, microbatch)
+            own = self._pipeline.own_parameters(stage)
+            self._computation.backward(output, gradient, microbatch, own)
             self._shared.end(stage)
+        self._give_gradient(stage, number)
+        if microbatch.ends_rank:
+            self._end_stage(stage, microbatch.rank)
+
+    def _backward_arguments(self, stage: int, number: int) -> tuple[Microbatch, Tensor, Tensor | None]:
+        """Return the microbatch, a stage's output of it, and the gradient of this, but for a loss."""
+        output, gradient = self._outputs.pop((stage, number)), None
+        if stage < self._pipeline.stages.count - 1:
+            gradient = self._transfers.gradient(stage, number, output)
+        return self._microbatches[number], output, gradient
+
+    def _give_gradient(self, stage: int, number: int) -> None:
+        """Hand the gradient of a stage's input back to the stage before it."""
         if stage:
             hidden = self._inputs.pop((stage, number))
             back = torch.zeros_like(hidden) if hidden.grad is None else hidden.grad.contiguous()
             self._transfers.give_gradient(stage - 1, number, back)
+
+    def _backward_input(self, stage: int, number: int) -> None:
+        """Make the first part of a backward pass, which adds nothing to the gradients of weights yet."""
+        _, output, gradient = self._backward_arguments(stage, number)
+        if output.requires_grad:
+            self._weights[stage, number] = backward_input(output, gradient, self._inputs[stage, number])
+        self._give_gradient(stage, number)
+
+    def _backward_weight(self, stage: int, number: int) -> None:
+        """Make the second part of a backward pass."""
+        if (weights := self._weights.pop((stage, number), None)) is not None:
+            self._shared.begin(stage)
+            weights.add()
+            self._shared.end(stage)
+        microbatch = self._microbatches[number]
         if microbatch.ends_rank:
             self._end_stage(stage, microbatch.rank)
 

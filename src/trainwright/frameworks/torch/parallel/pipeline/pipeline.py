@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import disable_saved_tensors_hooks
 
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.torch.data import Tensors
@@ -14,7 +16,12 @@ from trainwright.frameworks.torch.generators import generators, seed_generators
 from trainwright.frameworks.torch.outputs import Outputs
 from trainwright.frameworks.torch.parallel.pipeline.links import Channel, Links
 from trainwright.frameworks.torch.parallel.pipeline.passes import Computation, Microbatch, Passes
-from trainwright.frameworks.torch.parallel.pipeline.schedule import ONE_F_ONE_B, process_of, schedule
+from trainwright.frameworks.torch.parallel.pipeline.schedule import (
+    ONE_F_ONE_B,
+    ZERO_BUBBLE,
+    process_of,
+    schedule,
+)
 from trainwright.frameworks.torch.parallel.pipeline.seams import (
     Places,
     Seam,
@@ -26,6 +33,7 @@ from trainwright.frameworks.torch.parallel.pipeline.seams import (
 from trainwright.frameworks.torch.parallel.pipeline.shared import SharedGradients
 from trainwright.frameworks.torch.parallel.pipeline.split import KEY, Stages
 from trainwright.frameworks.torch.parallel.pipeline.transfers import Transfers
+from trainwright.frameworks.torch.parallel.pipeline.two_parts import REFUSAL
 from trainwright.frameworks.torch.parallel.pipeline.uses import Uses
 from trainwright.frameworks.torch.state.layout import unusual_strides
 from trainwright.order import stream_seed
@@ -208,10 +216,15 @@ class Pipeline:
             self._hidden = hidden.view_as(hidden)
         seed_generators(self._generators, seed)
         try:
-            with self._places.replaced(self._seams[stage]):
+            with self._places.replaced(self._seams[stage]), self._unsaved():
                 return call()
         finally:
             self._hidden = torch.empty(0)
+
+    def _unsaved(self) -> AbstractContextManager[None]:
+        """Return a context in which nobody else says how activations are saved, if passes have two parts."""
+        is_divided = self._name == ZERO_BUBBLE and torch.is_grad_enabled()
+        return disable_saved_tensors_hooks(REFUSAL) if is_divided else nullcontext()
 
     def train(
         self, microbatches: Sequence[Microbatch], ranks: Sequence[int], computation: Computation

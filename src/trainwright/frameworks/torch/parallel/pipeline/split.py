@@ -123,33 +123,48 @@ def _trained(module: nn.Module, names: Sequence[str]) -> int:
 
 
 def _balanced(module: nn.Module, blocks: Sequence[str], stages: int) -> list[int]:
-    """Return the index of the first block of each stage."""
+    """Return the index of the first block of each stage, by the numbers of parameters."""
     sizes = [sum(one.numel() for one in module.get_submodule(name).parameters()) for name in blocks]
     within = {id(one) for name in blocks for one in module.get_submodule(name).parameters()}
     has_others = any(id(one) not in within for one in module.parameters())
     end = sum(sizes) // len(sizes) if has_others else 0
-    least, most = 0, sum(sizes) + 2 * end
-    while least < most:  # the smallest limit on the size of a stage that can be kept
-        limit = (least + most) // 2
-        least, most = (limit + 1, most) if _filled(sizes, stages, end, limit) is None else (least, limit)
-    firsts = _filled(sizes, stages, end, least)
-    assert firsts is not None, "one stage may hold everything"
-    return firsts
+    return balanced(sizes, stages, end, end)
 
 
-def _filled(sizes: Sequence[int], stages: int, end: int, limit: int) -> list[int] | None:
-    """Return the first block of each stage if the first ones take as many as they may; None if some are left.
+def balanced(sizes: Sequence[int], stages: int, before: int, after: int) -> list[int]:
+    """Return the index of the first block of each stage, so that the largest stage is as small as can be.
 
     Args:
         sizes: The sizes of the blocks, at least as many as stages.
         stages: The number of stages, each of which takes a block.
-        end: What the first and the last stage hold besides.
+        before: What the first stage holds besides.
+        after: What the last one does.
+    """
+    least, most = 0, sum(sizes) + before + after
+    while least < most:  # the smallest limit on the size of a stage that can be kept
+        limit = (least + most) // 2
+        can_be = _filled(sizes, stages, before, after, limit) is not None
+        least, most = (least, limit) if can_be else (limit + 1, most)
+    firsts = _filled(sizes, stages, before, after, least)
+    assert firsts is not None, "one stage may hold everything"
+    return firsts
+
+
+def _filled(sizes: Sequence[int], stages: int, before: int, after: int, limit: int) -> list[int] | None:
+    """Return the first block of each stage if the first ones take as many as they may; None if some are left.
+
+    Args:
+        sizes: As for `balanced`, as are the next three.
+        stages: See there.
+        before: See there.
+        after: See there.
         limit: The largest size of a stage.
     """
     firsts, at = [], 0
     for stage in range(stages):
         firsts.append(at)
-        size, later = end * ((stage == 0) + (stage == stages - 1)), stages - stage - 1
+        later = stages - stage - 1
+        size = (before if stage == 0 else 0) + (after if later == 0 else 0)
         while at < len(sizes) - later and (at == firsts[-1] or size + sizes[at] <= limit):
             size += sizes[at]
             at += 1

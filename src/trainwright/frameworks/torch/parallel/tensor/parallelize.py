@@ -79,7 +79,9 @@ def parallelize(module: nn.Module, plan: Plan, slices: Slices) -> Parallelized:
     columns: set[str] = set()
     for region in layout.regions:
         part = module.get_submodule(region.name)
-        columns |= _distribute(module, region.styles, slices)
+        columns |= _distribute(
+            module, {name: one for name, one in region.styles.items() if name not in region.fused}, slices
+        )
         changed.append((part, vars(part).get("forward")))
         part.forward = RegionForward(part, region, slices)
     for name in layout.vocabulary:

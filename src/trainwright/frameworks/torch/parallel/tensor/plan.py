@@ -29,6 +29,10 @@ class Plan:
         sequence: Modules that compute each slice of the tokens, (rows, length, ...), by itself, as a norm.
         divided: Integer attributes of modules that a slice has a share of, such as `num_heads`, by pattern.
         sizes: Further numbers that the slices must divide, by what they are called in messages.
+        openings: Modules whose outputs stay slices until a row-wise layer of another module takes them; they
+            may take slices themselves.
+        fused: The number of layers that a column-wise one has side by side, as queries, keys and values, by
+            its name. A slice has a part of each, and each process all of their parameters.
     """
 
     colwise: Sequence[str]
@@ -37,6 +41,8 @@ class Plan:
     sequence: Sequence[str] = ()
     divided: Mapping[str, Sequence[str]] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
+    openings: Sequence[str] = ()
+    fused: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,15 +51,18 @@ class Region:
 
     Attributes:
         name: Of the module.
-        output: The name of the row-wise layer, whose outputs are those of the region.
+        output: The name of the row-wise layer, whose outputs are those of the region; None: of an opening,
+            whose outputs stay slices. A layer that takes slices of an opening is a region by itself.
         styles: `colwise` or `rowwise` by the name of the layer.
         divided: (module, attribute) of the integers that a slice has a share of.
+        fused: How many layers a column-wise one is, by its name, if it is several.
     """
 
     name: str
-    output: str
+    output: str | None
     styles: Mapping[str, str]
     divided: Sequence[tuple[str, str]] = ()
+    fused: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,11 +83,16 @@ class Layout:
 def split_dims(module: nn.Module, style: str) -> dict[str, int]:
     """Return along which dimension each parameter of a linear layer is split; others are whole."""
     # Weights are (outputs, inputs); in Conv1D of transformers, they are the other way round.
-    is_transposed = type(module).__name__ == "Conv1D"
+    is_transposed = is_conv1d(module)
     dims = {"weight": int(is_transposed) if style == COLWISE else 1 - int(is_transposed)}
     if style == COLWISE and getattr(module, "bias", None) is not None:
         dims["bias"] = 0
     return dims
+
+
+def is_conv1d(module: nn.Module) -> bool:
+    """Return whether a module is the linear layer of transformers' GPT-2."""
+    return type(module).__name__ == "Conv1D"
 
 
 def layout_of(module: nn.Module, plan: Plan, virtual: int) -> Layout:
@@ -106,7 +120,7 @@ def layout_of(module: nn.Module, plan: Plan, virtual: int) -> Layout:
     ]
     for name, style in styles.items():
         _check_linear(name, module.get_submodule(name), style)
-    regions = list(_regions(module, styles, divided))
+    regions = list(_regions(module, plan, styles, divided))
     vocabulary = matching_modules(module, plan.vocabulary, f"{KEY}.vocabulary") if plan.vocabulary else []
     for name in vocabulary:
         _check_linear(name, module.get_submodule(name), COLWISE)
@@ -130,7 +144,7 @@ def layout_of(module: nn.Module, plan: Plan, virtual: int) -> Layout:
 def _check_linear(name: str, layer: nn.Module, style: str) -> None:
     weight = getattr(layer, "weight", None)
     own = {one for one, parameter in layer.named_parameters() if parameter is not None}
-    is_linear = isinstance(layer, nn.Linear) or type(layer).__name__ == "Conv1D"
+    is_linear = isinstance(layer, nn.Linear) or is_conv1d(layer)
     if not is_linear or weight is None or weight.dim() != 2 or own - {"weight", "bias"}:
         raise ModelError(
             f"{KEY}.{style}: {name} is a {type(layer).__name__}, which cannot be split: name linear layers"
@@ -138,12 +152,59 @@ def _check_linear(name: str, layer: nn.Module, style: str) -> None:
 
 
 def _regions(
-    module: nn.Module, styles: Mapping[str, str], divided: Sequence[tuple[str, str]]
+    module: nn.Module, plan: Plan, styles: Mapping[str, str], divided: Sequence[tuple[str, str]]
 ) -> Iterator[Region]:
     """Yield the regions: of each row-wise layer, the nearest module around it with a column-wise one.
 
+    Where that lies in an opening, the row-wise layer is a region by itself, as the opening is.
+
     Raises:
         ModelError: Layers do not form regions, each with one row-wise layer at its end.
+    """
+    openings = matching_modules(module, plan.openings, f"{KEY}.openings") if plan.openings else []
+    outputs = _outputs(styles, openings)
+    for region, names in outputs.items():
+        where = region or "the model"
+        if len(set(names)) > 1:
+            raise ModelError(
+                f"{KEY}: {where} has several {ROWWISE} layers ({', '.join(names)}): a slice is computed up "
+                "to one, so attention and feed-forward layers must be modules of their own, without norm "
+                "and residual"
+            )
+        if inner := [one for one in (*outputs, *openings) if one != region and _is_in(one, region)]:
+            raise ModelError(f"{KEY}: the split module {inner[0]} lies in another one, {where}")
+    # Conv1D gives its outputs a shape of its own.
+    divided = [
+        *divided,
+        *(
+            (name, "nf")
+            for name, style in styles.items()
+            if style == COLWISE and is_conv1d(module.get_submodule(name))
+        ),
+    ]
+    ends = {region: names[0] for region, names in outputs.items()}
+    for region, output in (*dict.fromkeys(openings).items(), *ends.items()):
+        for name, part in module.get_submodule(region).named_modules():
+            if isinstance(part, nn.modules.batchnorm._BatchNorm):
+                raise ModelError(
+                    f"{KEY}: {region}.{name} has running statistics, which slices cannot share; leave "
+                    f"{region} out"
+                )
+        own = {name: style for name, style in styles.items() if _is_within(name, region)}
+        yield Region(
+            region,
+            output,
+            own,
+            [(name, attribute) for name, attribute in divided if _is_within(name, region)],
+            {name: count for name, count in plan.fused.items() if name in own},
+        )
+
+
+def _outputs(styles: Mapping[str, str], openings: Sequence[str]) -> dict[str, list[str]]:
+    """Return the row-wise layers by the region that they end.
+
+    Raises:
+        ModelError: A layer has none of the other style to go with it.
     """
     columns = [name for name, style in styles.items() if style == COLWISE]
     outputs: dict[str, list[str]] = {}
@@ -151,36 +212,17 @@ def _regions(
         around = next((one for one in _around(name) if any(_is_in(column, one) for column in columns)), None)
         if around is None:
             raise ModelError(f"{KEY}.{ROWWISE}: no module around {name} has a {COLWISE} layer")
-        outputs.setdefault(around, []).append(_with_adapter(name))
+        layer = _with_adapter(name)
+        takes_slices = any(_is_in(one, around) for one in openings)
+        outputs.setdefault(layer if takes_slices else around, []).append(layer)
     for name in columns:
-        if not any(_is_in(name, region) for region in outputs):
+        if not any(_is_within(name, region) for region in (*outputs, *openings)):
             parent = name.rpartition(".")[0] or "the model"
             raise ModelError(
                 f"{KEY}.{COLWISE}: {name} has no {ROWWISE} layer after it in {parent}, to add up what "
                 "the slices give"
             )
-    for region, names in outputs.items():
-        where = region or "the model"
-        if len(set(names)) > 1:
-            raise ModelError(
-                f"{KEY}: {where} has several {ROWWISE} layers ({', '.join(names)}): a slice is computed up "
-                "to one, so attention and feed-forward layers must be modules of their own, without norm, "
-                "dropout and residual"
-            )
-        if inner := [one for one in outputs if one != region and _is_in(one, region)]:
-            raise ModelError(f"{KEY}: the split module {inner[0]} lies in another one, {where}")
-        for name, part in module.get_submodule(region).named_modules():
-            if isinstance(part, nn.modules.batchnorm._BatchNorm):
-                raise ModelError(
-                    f"{KEY}: {region}.{name} has running statistics, which slices cannot share; leave "
-                    f"{region} out"
-                )
-        yield Region(
-            region,
-            names[0],
-            {name: style for name, style in styles.items() if _is_in(name, region)},
-            [(name, attribute) for name, attribute in divided if name == region or _is_in(name, region)],
-        )
+    return outputs
 
 
 def _check_shared(module: nn.Module, styles: Mapping[str, str]) -> None:
@@ -215,6 +257,7 @@ def _check_sizes(
     for name, style in styles.items():
         layer = module.get_submodule(name)
         size = layer.weight.shape[split_dims(layer, style)["weight"]]  # type: ignore[index]
+        size //= plan.fused.get(name, 1)
         sizes.append((f"the {'outputs' if style == COLWISE else 'inputs'} of {name}", size))
     for what, size in sizes:
         if not isinstance(size, int) or isinstance(size, bool):
@@ -237,6 +280,10 @@ def _around(name: str) -> Iterator[str]:
 
 def _is_in(name: str, module: str) -> bool:
     return not module or name.startswith(f"{module}.")
+
+
+def _is_within(name: str, module: str) -> bool:
+    return name == module or _is_in(name, module)
 
 
 def _with_adapter(name: str) -> str:

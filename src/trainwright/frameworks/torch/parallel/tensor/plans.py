@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -17,6 +18,70 @@ from trainwright.frameworks.torch.parallel.tensor.plan import COLWISE, KEY, ROWW
 # split module, whose gradients are summed.
 _WHOLE = ("embedding_rowwise", "embedding_colwise", "replicate", "replicated_with_grad_allreduce")
 _SIZES = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The plan of an architecture that transformers has none for, by the names in its base model.
+
+    Attributes:
+        styles: The style of each layer, by pattern.
+        openings: As in `Plan`, as are the others.
+        fused: The number of layers that one is, by pattern.
+        divided: Attributes by pattern.
+    """
+
+    styles: Mapping[str, str]
+    openings: Sequence[str] = ()
+    fused: Mapping[str, int] = field(default_factory=dict)
+    divided: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+def _styles(colwise: Sequence[str], rowwise: Sequence[str]) -> dict[str, str]:
+    return dict.fromkeys(colwise, COLWISE) | dict.fromkeys(rowwise, ROWWISE)
+
+
+_BERT = _Known(  # norms and residuals are in the modules of the row-wise layers
+    _styles(
+        [
+            *(f"encoder.layer.*[0-9].attention.self.{name}" for name in ("query", "key", "value")),
+            "encoder.layer.*[0-9].intermediate.dense",
+        ],
+        ["encoder.layer.*[0-9].attention.output.dense", "encoder.layer.*[0-9].output.dense"],
+    ),
+    openings=["encoder.layer.*[0-9].attention.self", "encoder.layer.*[0-9].intermediate"],
+)
+_DISTILBERT = _Known(
+    _styles(
+        [
+            *(f"transformer.layer.*.attention.{name}_lin" for name in "qkv"),
+            "transformer.layer.*.ffn.lin1",
+        ],
+        ["transformer.layer.*.attention.out_lin", "transformer.layer.*.ffn.lin2"],
+    )
+)
+_GPT2 = _Known(
+    _styles(
+        ["h.*[0-9].attn.c_attn", "h.*.mlp.c_fc"],
+        ["h.*[0-9].attn.c_proj", "h.*.mlp.c_proj"],
+    ),
+    fused={"h.*[0-9].attn.c_attn": 3},
+    divided={"h.*[0-9].attn": ["split_size"]},
+)
+_OPT = _Known(  # the feed-forward layer is no module of its own
+    _styles(
+        [*(f"decoder.layers.*.self_attn.{name}_proj" for name in "qkv"), "decoder.layers.*.fc1"],
+        ["decoder.layers.*.self_attn.out_proj", "decoder.layers.*.fc2"],
+    ),
+    openings=["decoder.layers.*.fc1", "decoder.layers.*.activation_fn"],
+    divided={"decoder.layers.*.self_attn": ["num_heads"]},
+)
+_KNOWN: Mapping[str, _Known] = {
+    **dict.fromkeys(("bert", "camembert", "electra", "ernie", "roberta", "xlm-roberta"), _BERT),
+    "distilbert": _DISTILBERT,
+    "gpt2": _GPT2,
+    "opt": _OPT,
+}
 
 
 def plan_of(module: nn.Module) -> Plan:
@@ -52,39 +117,56 @@ def _built_in(module: nn.Module) -> Plan | None:
 
 
 def _of_transformers(module: nn.Module, base: Any) -> Plan:
-    """Return the plan that transformers itself has for an architecture; adapters are split like their layers.
+    """Return the plan of an architecture of transformers; adapters are split like their layers.
 
     Raises:
-        ModelError: It has none, or splits layers in a way of its own.
+        ModelError: There is none, or transformers splits layers in a way of its own.
     """
     config = base.config.get_text_config()
-    styles = getattr(base.base_model.config, "base_model_tp_plan", None)
-    if not styles:
-        fused = (
-            ": its queries, keys and values are one layer, in this order"
-            if config.model_type == "gpt2"
-            else ""
-        )
-        raise ModelError(
-            f"{KEY}: transformers has no plan of tensor parallelism for {config.model_type}{fused}; use a "
-            "model of the kind of llama, or type: gpt"
-        )
-    own = next(name for name, part in module.named_modules() if part is base.base_model)
+    known = _KNOWN.get(config.model_type)
+    if known is None:
+        known = _Known(getattr(base.base_model.config, "base_model_tp_plan", None) or {})
+    parts: Any = base.base_model
+    own = next(name for name, part in module.named_modules() if part is parts)
     prefix = f"{own}." if own else ""
-    names: dict[str, list[str]] = {COLWISE: [], ROWWISE: []}
-    for pattern, style in styles.items():
-        matched = [one for one, _ in base.base_model.named_modules() if fnmatchcase(one, pattern)]
+    names = [name for name, _ in parts.named_modules()]
+
+    def matches(patterns: Sequence[str]) -> list[str]:
+        return [one for one in names if any(fnmatchcase(one, pattern) for pattern in patterns)]
+
+    layers: dict[str, list[str]] = {COLWISE: [], ROWWISE: []}
+    fused: dict[str, int] = {}
+    for pattern, style in known.styles.items():
+        matched = matches([pattern])
         if style in _WHOLE or not matched:
             continue
-        if style not in names:
+        if style not in layers:
             raise ModelError(
                 f"{KEY}: transformers splits {matched[0]} of {config.model_type} as {style}, which is not "
                 f"exact on all meshes; use a model with {COLWISE} and {ROWWISE} layers, as llama has"
             )
         for one in matched:
-            names[style] += _with_adapters(prefix + one, base.base_model.get_submodule(one), style)
-    sizes = {size: int(number) for size in _SIZES if (number := getattr(config, size, None))}
-    return Plan(names[COLWISE], names[ROWWISE], sizes=sizes)
+            split = list(_with_adapters(prefix + one, parts.get_submodule(one), style))
+            layers[style] += split
+            if pattern in known.fused:
+                fused |= dict.fromkeys(split, known.fused[pattern])
+    if not layers[COLWISE]:
+        raise ModelError(
+            f"{KEY}: there is no plan of tensor parallelism for {config.model_type} of transformers; use one "
+            f"of {', '.join(_KNOWN)}, a model of the kind of llama, or type: gpt"
+        )
+    return Plan(
+        layers[COLWISE],
+        layers[ROWWISE],
+        sizes={size: int(number) for size in _SIZES if (number := getattr(config, size, None))},
+        openings=[prefix + one for one in matches(known.openings)],
+        fused=fused,
+        divided={
+            prefix + one: attributes
+            for pattern, attributes in known.divided.items()
+            for one in matches([pattern])
+        },
+    )
 
 
 def _with_adapters(name: str, layer: nn.Module, style: str) -> Iterator[str]:

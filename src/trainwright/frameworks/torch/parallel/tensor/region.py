@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,11 +28,20 @@ _ALIGNMENT = 64  # bytes: kernels may round by it, and new tensors have it
 
 
 class _Weight(NamedTuple):
-    """A parameter of a region, and the dimension along which it is split; None: each slice has the whole."""
+    """A parameter of a region.
+
+    Attributes:
+        owner: The module that has it.
+        name: Its name there.
+        dim: The dimension along which it is split; None: each slice has the whole.
+        fused: The number of parameters side by side, of each of which a slice has a part. If it is not 1,
+            each process has all of them.
+    """
 
     owner: nn.Module
     name: str
     dim: int | None
+    fused: int = 1
 
     def slices(self, slices: Slices) -> Sequence[Tensor]:
         """Return the tensors of the slices of this process, from what the module has at this moment."""
@@ -40,9 +49,19 @@ class _Weight(NamedTuple):
         assert parameter is not None
         if self.dim is None:
             return slices.copy(parameter)
+        if self.fused > 1:
+            apart = parameter.unflatten(self.dim, (self.fused, slices.virtual, -1))
+            ordered = apart.transpose(self.dim, self.dim + 1).flatten(self.dim, self.dim + 2)
+            return slices.scatter(ordered, self.dim)
         block = local(parameter)
         parts = (block,) if slices.count == 1 else block.chunk(slices.count, self.dim)
         return [_aligned(part) for part in parts]
+
+
+class Parts(NamedTuple):
+    """Tensors of which this process has one for each of its slices."""
+
+    tensors: Sequence[Tensor]
 
 
 def _aligned(part: Tensor) -> Tensor:
@@ -92,18 +111,22 @@ class SlicedForward:
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Compute what the module does, of whole tensors."""
-        leaves, structure = pytree.tree_flatten((inputs, named))
+        leaves, structure = pytree.tree_flatten((inputs, named), lambda one: isinstance(one, Parts))
         if any(hasattr(one, "get_seq_length") for one in leaves):  # slices would add to the same cache
             raise ModelError(
                 f"{plan.KEY}: {self._name} cannot keep keys and values: call it with use_cache=False"
             )
-        parts = [
-            self._parts(one) if isinstance(one, Tensor) else [one] * self._slices.count for one in leaves
-        ]
+        parts = [self._argument(one) for one in leaves]
         arguments = list(zip(*parts, strict=True)) or [()] * self._slices.count
         with self._lock:
             outputs = self._computed(arguments, structure)
             return self._whole(outputs, leaves)
+
+    def _argument(self, leaf: Any) -> Sequence[Any]:
+        """Return what each slice gets of an argument."""
+        if isinstance(leaf, Parts):
+            return leaf.tensors
+        return self._parts(leaf) if isinstance(leaf, Tensor) else [leaf] * self._slices.count
 
     def _parts(self, whole: Tensor) -> Sequence[Tensor]:
         """Return an input for each slice."""
@@ -180,63 +203,120 @@ class RegionForward(SlicedForward):
         self._weights = []
         self._biases: list[_Weight] = []  # of row-wise layers: added once, to the sum
         for name, part in module.named_modules():
-            style = region.styles.get(f"{prefix}{name}".removesuffix("."))
+            layer = f"{prefix}{name}".removesuffix(".")
+            style = region.styles.get(layer)
             dims = {} if style is None else plan.split_dims(part, style)
             for own, parameter in part._parameters.items():
                 if parameter is None:
                     continue
                 is_bias = style == plan.ROWWISE and own == "bias"
-                (self._biases if is_bias else self._weights).append(_Weight(part, own, dims.get(own)))
+                weight = _Weight(part, own, dims.get(own), region.fused.get(layer, 1))
+                (self._biases if is_bias else self._weights).append(weight)
         self._divided = [
             (module.get_submodule(name[len(prefix) :]), attribute) for name, attribute in region.divided
         ]
-        self._output = module.get_submodule(region.output[len(prefix) :])
+        output = region.output
+        self._output = None if output is None else module.get_submodule(output[len(prefix) :])
+        self._dropouts = [part for part in self._modules if isinstance(part, nn.modules.dropout._DropoutNd)]
+        self._seen: list[Any] = []  # the outputs of the row-wise layer, while a slice is computed
+        self._late: list[nn.Module] = []  # the dropout of the sum, while a pass lasts
+
+    def _argument(self, leaf: Any) -> Sequence[Any]:
+        """Return what each slice gets of an argument.
+
+        Raises:
+            ModelError: A row-wise layer by itself gets a whole tensor.
+        """
+        if isinstance(leaf, Tensor) and self._output is self._module:
+            raise ModelError(
+                f"{plan.KEY}: {self._name} is {plan.ROWWISE}, but gets what no {plan.COLWISE} layer has given"
+            )
+        return super()._argument(leaf)
 
     def _computed(self, arguments: Sequence[Sequence[Any]], structure: Any) -> list[Any]:
         numbers = [getattr(part, attribute) for part, attribute in self._divided]
         biases = [bias.owner._parameters[bias.name] for bias in self._biases]
+        forwards = [vars(dropout).get("forward") for dropout in self._dropouts]
         try:
             for bias in self._biases:
-                bias.owner._parameters[bias.name] = None
+                bias.owner._parameters[bias.name] = _without(bias)
             for (part, attribute), number in zip(self._divided, numbers, strict=True):
                 setattr(part, attribute, number // self._slices.virtual)
+            for dropout in self._dropouts:
+                _set_forward(dropout, functools.partial(self._dropped, dropout, dropout.forward))
             return super()._computed(arguments, structure)
         finally:
             for bias, parameter in zip(self._biases, biases, strict=True):
                 bias.owner._parameters[bias.name] = parameter
             for (part, attribute), number in zip(self._divided, numbers, strict=True):
                 setattr(part, attribute, number)
+            for dropout, forward in zip(self._dropouts, forwards, strict=True):
+                _set_forward(dropout, forward)
 
     def _run(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Return the output of a slice, which must be that of the row-wise layer.
 
+        Dropout of it is left to the sum.
+
         Raises:
             ModelError: The module goes on computing with a part of a sum.
         """
-        seen: list[Any] = []
-        hook = self._output.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+        if self._output is None or self._output is self._module:
+            return self._forward(*inputs, **named)
+        self._late.clear()
+        hook = self._output.register_forward_hook(self._see)
         try:
             output = self._forward(*inputs, **named)
+            first = output[0] if isinstance(output, tuple) else output
+            is_last = len(self._seen) == 1 and isinstance(first, Tensor) and _is_same(first, self._seen[0])
         finally:
             hook.remove()
-        first = output[0] if isinstance(output, tuple) else output
-        if not (len(seen) == 1 and isinstance(first, Tensor) and _is_same(first, seen[0])):
+            self._seen.clear()
+        if not is_last:
             raise ModelError(
                 f"{plan.KEY}: {self._name} computes more after its {plan.ROWWISE} layer, whose outputs are "
-                "only a part of the sum there: move norm, dropout and residual out of it, into a module "
-                "around it"
+                "only a part of the sum there: move norm and residual out of it, into a module around it"
             )
         return output
+
+    def _see(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        self._seen.append(output)
+
+    def _dropped(self, dropout: nn.Module, forward: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+        """Return what a module of dropout gives; of a part of a sum, return it, and have the sum dropped."""
+        if self._seen and _is_same(values, self._seen[-1]):
+            self._late.append(dropout)
+            return values
+        return forward(values)
 
     def _whole(self, outputs: Sequence[Any], inputs: Sequence[Any]) -> Any:  # noqa: ARG002
         """Return the sum; what a module returns besides it is that of some heads, and left out."""
         is_tuple = isinstance(outputs[0], tuple)
-        total = self._slices.sum([output[0] for output in outputs] if is_tuple else outputs)
+        parts = [output[0] for output in outputs] if is_tuple else outputs
+        total: Any = Parts(parts) if self._output is None else self._slices.sum(parts)
         for bias in self._biases:
             added = bias.owner._parameters[bias.name]
             assert added is not None
             total = total + added.to(total.dtype)
+        for dropout in self._late:
+            total = dropout(total)
+        self._late.clear()
         return (total, *[None] * (len(outputs[0]) - 1)) if is_tuple else total
+
+
+def _without(bias: _Weight) -> Any:
+    """Return what a layer has instead of its bias: nothing, or zeros where it needs one."""
+    parameter = bias.owner._parameters[bias.name]
+    assert parameter is not None
+    return torch.zeros_like(parameter, requires_grad=False) if plan.is_conv1d(bias.owner) else None
+
+
+def _set_forward(module: nn.Module, forward: Any) -> None:
+    """Give a module a forward pass of its own; None: that of its class."""
+    if forward is None:
+        vars(module).pop("forward", None)
+    else:
+        vars(module)["forward"] = forward
 
 
 def _is_same(output: Tensor, seen: Any) -> bool:

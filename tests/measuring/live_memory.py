@@ -1,4 +1,4 @@
-"""A GPT whose processes count the tensors that are live in their training steps, for the tests.
+"""Processes count the tensors that are live in their training steps, for the tests.
 
 Each process writes the most bytes of each step into a file of the folder that `LIVE_MEMORY` names. The data
 set and the copies for checkpoints are left out.
@@ -6,7 +6,6 @@ set and the copies for checkpoints are left out.
 
 import gc
 import json
-import os
 import weakref
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,9 @@ from torch import Tensor
 from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainwright.frameworks.torch.models.gpt import Gpt
 from trainwright.frameworks.torch.parallel.all_reduce import GradientAllReduce
 from trainwright.frameworks.torch.state import snapshot
 from trainwright.frameworks.torch.step import TorchStep
-
-
-class Measured(Gpt):
-    """A GPT."""
 
 
 class Live(TorchDispatchMode):
@@ -107,7 +101,3 @@ def measure(folder: Path) -> None:
             return total(self, *inputs)
 
     TorchStep.__call__, GradientAllReduce._total = step, summed  # type: ignore[method-assign]
-
-
-if "LIVE_MEMORY" in os.environ:
-    measure(Path(os.environ["LIVE_MEMORY"]))
