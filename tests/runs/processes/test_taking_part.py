@@ -31,7 +31,7 @@ from trainwright.records.run_dir import RunDir
 from trainwright.require import import_rule, importing_by
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import Objects
-from trainwright.runs.processes import nodes, ranks
+from trainwright.runs.processes import nodes, ranks, started
 from trainwright.runs.request import Request
 from trainwright.types import NamedBuffer
 from trainwright.world import ALONE, RETRYABLE, World
@@ -75,7 +75,7 @@ class Fake:
 def request_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Request]:
     """The request of an attempt, to be launched by the fake framework."""
     monkeypatch.setattr(Fake, "launchers", [])
-    monkeypatch.setattr(ranks, "end_with", Fake.launchers.append)
+    monkeypatch.setattr(started, "end_with", Fake.launchers.append)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     for name, value in {"ranks": [], "tries": [], "answer": None, "codes": [], "joined": []}.items():
@@ -229,14 +229,14 @@ def test_the_death_of_the_launcher_is_a_signal(lives: bool, monkeypatch: pytest.
             asked.append(words)
             return 0
 
-    monkeypatch.setattr(ranks.ctypes, "CDLL", lambda name: Libc)
+    monkeypatch.setattr(started.ctypes, "CDLL", lambda name: Libc)
     monkeypatch.setattr(os, "getppid", lambda: 7 if lives else 1)
     monkeypatch.setattr(os, "kill", lambda *words: killed.append(words))
-    ranks.end_with(7)
+    started.end_with(7)
     assert asked == [(1, signal.SIGTERM)], "PR_SET_PDEATHSIG"
     assert killed == ([] if lives else [(os.getpid(), signal.SIGTERM)])
     monkeypatch.delattr(Libc, "prctl")
-    ranks.end_with(7)
+    started.end_with(7)
 
 
 # -- how their ends become one
