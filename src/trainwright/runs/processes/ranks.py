@@ -92,9 +92,10 @@ def _packed(request: Request) -> bytes:
             "a verdict cannot be sent to the processes that distributed.nproc starts; start your script with "
             "torchrun"
         )
+    content = packed(request)
     if (model := request.objects.model) is not None:
         plugins.adapter("framework", framework_name(request.resolved.config, model)).check_sendable(model)
-    return packed(request)
+    return content
 
 
 def take_part(folder: Path, run_attempt: Callable[[Request], Result]) -> int:
