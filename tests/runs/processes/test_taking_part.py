@@ -274,7 +274,7 @@ def test_an_error_that_cannot_travel_is_named(request_of: Request) -> None:
         pass
 
     plan(("1", raising(Odd("strange"))))
-    with pytest.raises(TrainingError, match="^Odd: strange"):
+    with pytest.raises(TrainingError, match=r"^Odd: strange"):
         launched(request_of)
 
 
@@ -287,7 +287,7 @@ class Needy(Exception):
 
 def test_an_error_that_cannot_be_read_again_is_named(request_of: Request) -> None:
     plan(("1", raising(Needy("strange", "indeed"))))
-    with pytest.raises(TrainingError, match="^Needy: strange"):
+    with pytest.raises(TrainingError, match=r"^Needy: strange"):
         launched(request_of)
 
 
