@@ -143,7 +143,7 @@ def test_a_range_that_cannot_be(settings: dict[str, Any], message: str) -> None:
             {"nproc": 2, "strategy": "fsdp", "fsdp_auto_wrap_policy": "SIZE_BASED_WRAP"},
             "distributed.min_num_params: NUMBER",
         ),
-        ({"nproc": 2, "strategy": "fsdp", "fsdp_offload_params": True}, "stay on the device"),
+        ({"nproc": 2, "strategy": "fsdp", "offload_optimizer": {"device": "cpu"}}, "offload: true"),
     ],
 )
 def test_a_wrong_mesh_is_one_problem(settings: dict[str, Any], said: str) -> None:

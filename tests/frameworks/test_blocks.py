@@ -27,11 +27,11 @@ def training(optimizer: str, **params: Any) -> TrainingConfig:
     )
 
 
-def trained(config: TrainingConfig, cut: Cut, steps: int = 5) -> list[Tensor]:
+def trained(config: TrainingConfig, cut: Cut, steps: int = 5, **how: Any) -> list[Tensor]:
     """Return what updates make of the blocks that `cut` takes of all parameters."""
     draws = torch.Generator().manual_seed(0)
     module = nn.ParameterList([nn.Parameter(cut(torch.randn(s, generator=draws))) for s in SHAPES])
-    blocks = Blocks(list(module), fills=True)
+    blocks = Blocks(list(module), **({"fills": True} | how))
     optimizer = build_optimizer(config, module, CPU, updated=blocks.updated)
     update = blocks.update(update_of(optimizer), optimizer.param_groups)
     for _ in range(steps):
@@ -75,6 +75,15 @@ def test_blocks_are_updated_like_the_whole(optimizer: str, params: dict[str, Any
         for index, expected in enumerate(whole):
             found: Sequence[Tensor] = [part[index] for part in parts]
             assert torch.equal(torch.cat(list(found)) if expected.dim() else found[0], expected), index
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "rmsprop", "lion"])
+@pytest.mark.parametrize("fills", [True, False])
+def test_copies_of_blocks_are_updated_like_these(optimizer: str, fills: bool) -> None:
+    config = training(optimizer)
+    expected = trained(config, lambda one: one, fills=fills)
+    found = trained(config, lambda one: one, fills=fills, offloads=True)
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
 
 def test_the_state_of_a_scalar_is_restored() -> None:

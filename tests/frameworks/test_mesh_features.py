@@ -144,6 +144,7 @@ CASES: dict[str, dict[str, Any]] = {
         "plan": FEED,
         "precision": "fp16",
     },
+    "offload": {"model": GPT, "data": TEXT, "virtual": ALL, "offload": True, "ema": {"decay": 0.9}},
     "muon": {"model": GPT, "data": TEXT, "virtual": STAGES, "optimizer": "muon"},
     "adafactor": {"model": GPT, "data": TEXT, "virtual": STAGES, "optimizer": "adafactor"},
     "odd": {"model": "models:Odd"},
@@ -217,6 +218,7 @@ PAIRS = [  # the first one of each case is on a mesh that it is likely to fail o
     ("lora", "tensor-2"),
     *((case, one) for case in ("options", "fp16", "overflow") for one in ("fsdp-2", "fsdp-2-pipeline-2")),
     *((case, "tensor-2-pipeline-2") for case in ("fp16", "overflow")),
+    *(("offload", one) for one in ("fsdp-2", "hsdp-2x2", "tensor-2-pipeline-2")),
     ("small", "fsdp-2-pipeline-2"),
     *(("small", one) for one in ("hsdp-2x2", "tensor-2-pipeline-2")),
     *(("values", one) for one in ("fsdp-2", "tensor-2-pipeline-2")),
@@ -232,7 +234,7 @@ PAIRS = [  # the first one of each case is on a mesh that it is likely to fail o
 def config(case: dict[str, Any]) -> dict[str, Any]:
     """Batches of 10 are virtual ranks of 2 and 3 samples, in microbatches of 2."""
     options = dict(case)
-    places = {name: options.pop(name) for name in ("virtual", "plan") if name in options}
+    places = {name: options.pop(name) for name in ("virtual", "plan", "offload") if name in options}
     return {
         "experiment": {"name": "features", "seed": 5},
         "model": options.pop("model"),
@@ -281,6 +283,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize(("case", "mesh"), PAIRS)
 def test_the_bits_of_one_process(case: str, mesh: str, alone: Any, tmp_path: Path) -> None:
     StrategySuite._compare(train(tmp_path, case, MESHES[mesh]), alone(case))
+
+
+@pytest.mark.services
+def test_updates_on_the_cpu_change_no_bits_there(alone: Any, tmp_path: Path) -> None:
+    CASES["no_offload"] = {**CASES["offload"], "offload": False}
+    StrategySuite._compare(train(tmp_path, "no_offload", []), alone("offload"))
 
 
 OBJECT = """

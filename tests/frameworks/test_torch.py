@@ -114,6 +114,14 @@ def test_every_precision_learns_and_resumes_to_the_same_bits(
     )
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_updates_on_the_cpu_change_no_bits_there_and_resume(optimizer: str, tmp_path: Path) -> None:
+    overrides = {"training.optimizer": optimizer, "training.ema": 0.9}
+    whole, resumed = whole_and_resumed(tmp_path, overrides | {"distributed.offload": True})
+    assert_same(resumed, whole)
+    assert trainwright.train(SMALL, overrides, runs_dir=tmp_path / "else").digest == whole.digest
+
+
 def test_an_export_may_round_to_bf16(tmp_path: Path) -> None:
     run = trainwright.train(SMALL, {"training.max_steps": 2}, runs_dir=tmp_path)
     exact = torch_file(trainwright.export(run, tmp_path / "exact.safetensors"))

@@ -143,6 +143,8 @@ FEATURES: dict[str, dict[str, Any]] = {
     "own optimizer": {"training.optimizer": {"type": "torch.optim:ASGD"}},
     "virtual ranks": {"distributed.virtual.data": 4, "training.microbatch_size": 3},
     "checkpointing": {"training.activation_checkpointing": ["layers"]},
+    "offload": {"distributed.offload": True, "training.optimizer": "adamw"},
+    "offload, muon": {"distributed.offload": True, "training.optimizer": "muon", "training.ema": 0.9},
     "frozen": {"training.freeze": [{"match": "layers.1.*", "until_step": 12}]},
     "weights": {"training.class_weights": "balanced"},
     "batch norm": {"model.params": {"hidden": [16], "normalization": "batch"}},

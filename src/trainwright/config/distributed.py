@@ -146,6 +146,11 @@ class DistributedConfig(Section):
         description="fsdp, hsdp: false keeps gathered parameters from the forward to the backward pass, "
         "which takes more memory and less communication",
     )
+    offload: bool = bits(
+        default=False,
+        description="true: the optimizer's state is in the memory of the CPU, which makes the updates; "
+        "on a GPU that takes less memory and more time",
+    )
     exact: bool = bits(
         default=True,
         description="true: the bits do not depend on the mesh; false: sums over processes are those of the "

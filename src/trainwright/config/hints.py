@@ -148,9 +148,8 @@ _KEYS = _hints(
         "transformer_layer_cls_to_wrap size_based_auto_wrap_policy": "write distributed.wrap: names of "
         "modules, such as [layers.*], or distributed.min_num_params: NUMBER; without, the members of each "
         "ModuleList are wrapped",
-        "fsdp_offload_params offload_params cpu_offload offload_optimizer": "leave it out: parameters and "
-        "optimizer state stay on the device; more shards (distributed.nproc), a smaller "
-        "training.microbatch_size and training.activation_checkpointing take less memory",
+        "offload_optimizer offload_param": "write distributed.offload: true, for the optimizer's state; more "
+        "shards (distributed.nproc) make those of the parameters smaller",
         "tensor_parallel tensor_parallel_size tp_size tp": "write distributed.tensor: PROCESSES",
         "pipeline_parallel pipeline_parallel_size pp_size pp": "write distributed.pipeline: STAGES",
         "sync_batchnorm sync_bn": "leave it out: processes share the statistics of batch normalization",

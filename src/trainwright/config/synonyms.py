@@ -50,6 +50,7 @@ KEYS = table(
         "data.weight": "sample_weight sample_weights weight_column weight_col",
         "training.drop_last": "dataloader_drop_last drop_remainder",
         "distributed.backend": "ddp_backend",
+        "distributed.offload": "fsdp_offload_params offload_params cpu_offload",
         "distributed.min_num_params": "fsdp_min_num_params",
         "distributed.reshard_after_forward": "fsdp_reshard_after_forward",
         "training.optimizer": "optim optimiser",

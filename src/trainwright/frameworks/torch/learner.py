@@ -401,9 +401,16 @@ class TorchLearner(Learner):
                 f"distributed.nproc: {sparse[0]} has sparse gradients, which do not travel between "
                 "processes; build it with sparse=False, or train in one process"
             )
-        updated = self._strategy.blocks.updated
+        updated, device = self._strategy.blocks.updated, self._network.device
+        if self._inputs.config.distributed.offload:
+            if sparse:
+                raise ModelError(
+                    f"distributed.offload: {sparse[0]} has sparse gradients, which stay on the device; build "
+                    "it with sparse=False, or leave distributed.offload out"
+                )
+            device = torch.device("cpu")
         return optim.build_optimizer(
-            training, self._module, self._network.device, sparse, groups=groups, whole=whole, updated=updated
+            training, self._module, device, sparse, groups=groups, whole=whole, updated=updated
         )
 
 

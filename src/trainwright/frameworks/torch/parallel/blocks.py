@@ -4,6 +4,9 @@ A vectorized kernel on a CPU may round the last elements of a tensor, which fill
 than the others (by a multiplication and an addition where vectors have one fused operation). So an update
 would depend on how a parameter is divided. It does not where every tensor is filled up to whole
 vectors, and where one thread goes through it: threads divide a tensor anywhere.
+
+The update may also be made on the CPU, with the optimizer's state, wherever the parameters are (Ren et al.,
+"ZeRO-Offload", 2021).
 """
 
 from __future__ import annotations
@@ -25,19 +28,26 @@ class Blocks:
     """The tensors that the optimizer updates in place of the parameters of a module.
 
     Of a `DTensor` it is the block of this process, of another parameter the parameter itself; where `fills`,
-    a copy that is filled up to whole vectors, if it is not as long as some.
+    a copy that is filled up to whole vectors, if it is not as long as some; where `offloads`, a copy on the
+    CPU.
 
     Args:
         parameters: The parameters.
         fills: Whether the update must not depend on how they are divided.
         whole: The ids of those whose update is not one of element by element.
+        offloads: Whether the update is made on the CPU.
 
     Raises:
         ModelError: One of those is divided.
     """
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], *, fills: bool = False, whole: Collection[int] = ()
+        self,
+        parameters: Sequence[nn.Parameter],
+        *,
+        fills: bool = False,
+        whole: Collection[int] = (),
+        offloads: bool = False,
     ) -> None:
         if any(id(one) in whole and is_divided(one) for one in parameters):
             raise ModelError(
@@ -45,18 +55,19 @@ class Blocks:
                 "use one that updates element by element, such as adamw, or strategy: ddp without tensor"
             )
         self._held = {id(one): _held(one) for one in parameters}
-        self._fills = fills
+        self._fills, self._offloads = fills, offloads
         self._whole = whole
-        self._filled = {
-            id(one): nn.Parameter(torch.zeros(-(-held.numel() // LANES) * LANES), one.requires_grad)
-            for one in parameters
-            if fills
-            and one.device.type == "cpu"
-            and id(one) not in whole
-            and _fits(held := self._held[id(one)])
-        }
+        self._copies: dict[int, nn.Parameter] = {}
+        for one in parameters:
+            held, is_on_cpu = self._held[id(one)], offloads or one.device.type == "cpu"
+            if fills and is_on_cpu and id(one) not in whole and _fits(held):
+                filled = torch.zeros(-(-held.numel() // LANES) * LANES)
+                self._copies[id(one)] = nn.Parameter(filled, one.requires_grad)
+            elif offloads:
+                copy = torch.zeros_like(held, device="cpu", requires_grad=False)
+                self._copies[id(one)] = nn.Parameter(copy, one.requires_grad)
         self._pairs = [
-            (self._held[id(one)], self._filled[id(one)]) for one in parameters if id(one) in self._filled
+            (self._held[id(one)], self._copies[id(one)]) for one in parameters if id(one) in self._copies
         ]
 
     def held(self, parameter: nn.Parameter) -> nn.Parameter:
@@ -65,22 +76,23 @@ class Blocks:
 
     def updated(self, parameter: nn.Parameter) -> nn.Parameter:
         """Return what the optimizer updates."""
-        return self._filled.get(id(parameter), self.held(parameter))
+        return self._copies.get(id(parameter), self.held(parameter))
 
     def outward(self, parameter: nn.Parameter, value: Tensor) -> Tensor:
         """Return a tensor of the optimizer's state, as `updated` has it, as one of the parameter."""
         updated, held = self.updated(parameter), self.held(parameter)
         if (held is parameter and updated is held) or value.shape != updated.shape:
             return value
-        if updated is not held:
-            value = value[: held.numel()].view(held.shape)
+        value = _shaped(value, held)
         return with_block(value, parameter) if is_divided(parameter) else value
 
     def inward(self, parameter: nn.Parameter, value: Tensor) -> Tensor:
         """Return a tensor of the optimizer's state, as `outward` gives it, as one of `updated`."""
         updated, held = self.updated(parameter), self.held(parameter)
         value = local(value)
-        if updated is held or value.shape != held.shape:
+        if self._offloads:
+            value = value.cpu()
+        if updated.shape == held.shape or value.shape != held.shape:
             return value
         filled = value.new_zeros(updated.shape)
         filled[: held.numel()].view(held.shape).copy_(value)
@@ -95,7 +107,7 @@ class Blocks:
             apply: Updates what `updated` gives from its gradients; called under `no_grad`.
             groups: The groups of parameters of the optimizer; fused kernels give each thread whole vectors.
         """
-        if not self._fills:
+        if not self._fills and not self._offloads:
             return apply
         is_fused = all(
             group.get("fused") or all(id(one) in self._whole for one in group["params"]) for group in groups
@@ -105,25 +117,30 @@ class Blocks:
 
         def updated() -> None:
             pairs = self._pairs
-            for held, filled in pairs:
+            for held, copy in pairs:
                 if held.grad is None:
-                    filled.grad = None
-                elif filled.grad is None:
-                    filled.grad = torch.zeros_like(filled)
-            live = [(held, filled) for held, filled in pairs if held.grad is not None]
-            values = [filled[: held.numel()].view(held.shape) for held, filled in live]
+                    copy.grad = None
+                elif copy.grad is None:
+                    copy.grad = torch.zeros_like(copy)
+            live = [(held, copy) for held, copy in pairs if held.grad is not None]
+            values = [_shaped(copy, held) for held, copy in live]
             if live:
                 torch._foreach_copy_(values, [held for held, _ in live])
                 torch._foreach_copy_(
-                    [_gradient(filled)[: held.numel()].view(held.shape) for held, filled in live],
+                    [_shaped(_gradient(copy), held) for held, copy in live],
                     [_gradient(held) for held, _ in live],
                 )
-            with _threads(None if is_fused else 1):
+            with _threads(1 if self._fills and not is_fused else None):
                 apply()
             if live:
                 torch._foreach_copy_([held for held, _ in live], values)
 
         return updated
+
+
+def _shaped(value: Tensor, held: Tensor) -> Tensor:
+    """Return the part of a tensor, of the shape of a block or filled up, that belongs to the block."""
+    return value if value.shape == held.shape else value[: held.numel()].view(held.shape)
 
 
 def _gradient(block: nn.Parameter) -> Tensor:

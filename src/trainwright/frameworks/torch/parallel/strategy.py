@@ -111,7 +111,12 @@ class Strategy:
         self.column_split = {id(one) for name, one in module.named_parameters() if name in split}
         named = dict(module.named_parameters())
         undivided = {id(one) for name, one in named.items() if name in whole}
-        self.blocks = Blocks(list(named.values()), fills=self.is_exact, whole=undivided)
+        self.blocks = Blocks(
+            list(named.values()),
+            fills=self.is_exact,
+            whole=undivided,
+            offloads=self.distributed.offload,
+        )
         own = {id(one): name for name, one in module.named_parameters() if name not in self.copied}
         mesh, stages = self.world.mesh, {0: list(own.values())}
         for process, names in enumerate(self.world.gather(stages[0]) if mesh.pipeline > 1 else ()):

@@ -47,6 +47,10 @@ class Planner:
     ) -> None:
         self._config = inputs.config
         self._device = device_of(inputs.config.training.device)
+        # What is offloaded lies in other memory, unless that of this machine is all there is.
+        self._offloads = inputs.config.distributed.offload and (
+            machines.memory is not None or self._device.type != "cpu"
+        )
         if machines.memory is None:
             machines = replace(machines, memory=float(memory_here(self._device, machines.per_machine)))
         assert machines.memory is not None
@@ -207,6 +211,7 @@ class Planner:
             self._config.distributed.exact,
             fills=virtual.size > 1 and self._device.type == "cpu",
             averages=self._config.training.ema is not None,
+            offloads=self._offloads,
             reshards=self._config.distributed.reshard_after_forward,
         )
 

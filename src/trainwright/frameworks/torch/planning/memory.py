@@ -60,6 +60,7 @@ class Spread(NamedTuple):
         is_exact: Whether sums over processes are ours, and not the backend's.
         fills: Whether the updates are of blocks that are filled up to whole vectors.
         averages: Whether there is an average of the weights.
+        offloads: Whether the optimizer's state and the update are elsewhere.
         reshards: Whether FSDP2 lets go of what it gathered after the forward pass of a unit.
     """
 
@@ -69,6 +70,7 @@ class Spread(NamedTuple):
     is_exact: bool
     fills: bool
     averages: bool
+    offloads: bool
     reshards: bool
 
 
@@ -98,6 +100,8 @@ class _Process:
                 for one in self.trained.values()
                 if (elements := self.held(one) // _FLOAT) % LANES
             )
+        if spread.offloads:
+            self.optimizer = 0
         self.gradients: float = 0
         self.communication: float = 0
         self.activations: float = 0
@@ -135,9 +139,9 @@ class _Process:
         self.activations = 0
         self.gradients = self.own
         self.finish()
-        self.optimizer += (
-            self.share.update * self.own / max(1, sum(one.size for one in self.trained.values()))
-        )
+        if not self.spread.offloads:
+            trained = sum(one.size for one in self.trained.values())
+            self.optimizer += self.share.update * self.own / max(1, trained)
         self.note()
         return self.best
 

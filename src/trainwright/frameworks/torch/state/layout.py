@@ -59,6 +59,8 @@ def with_block(block: Tensor, tensor: Any) -> Tensor:
     """Return a `DTensor` laid out as another one, whose block in this process is this one."""
     from torch.distributed.tensor import DTensor
 
+    if block.device.type != tensor.device_mesh.device_type:  # it was offloaded; `from_local` would copy it
+        return DTensor(block, tensor._spec, requires_grad=False)
     made: Tensor = DTensor.from_local(
         block,
         tensor.device_mesh,
