@@ -80,11 +80,6 @@ def predict(
         DataError: The file cannot be read, or lacks a column of the training data.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    if not isinstance(data, str | Path):
-        raise InputError(
-            f"predict reads a file, not a {type(data).__name__}; for rows in memory: "
-            "trainwright.load(run).predict(rows)"
-        )
     options = _Options(keep, threshold, proba, interval, on_error, params)
     found = find(run, runs_dir, has_model)
     how = found, options, model, trust
@@ -220,7 +215,13 @@ def generate(
 
 
 def _predict(members: Members, how: _How, data: Path | str) -> Any:
-    frames = _predicted(members, how).written(data, list)
+    predictions = _predicted(members, how)
+    if not isinstance(data, str | Path):
+        raise InputError(
+            f"predict reads a file, not a {type(data).__name__}; for rows in memory: "
+            "trainwright.load(run).predict(rows)"
+        )
+    frames = predictions.written(data, list)
     if len(frames) == 1:
         return frames[0]
     import pandas as pd

@@ -36,7 +36,15 @@ def run_argument(command: Command) -> Command:
 
 def mesh(command: Command) -> Command:
     """Add the arguments that name another mesh of processes."""
-    return click.argument("overrides", nargs=-1, metavar="[distributed.KEY=VALUE]...")(command)
+
+    def check(context: click.Context, _: click.Parameter, words: tuple[str, ...]) -> tuple[str, ...]:
+        for word in words:
+            if "=" not in word:
+                raise click.UsageError(f"Got unexpected extra argument ({word})", context)
+        return words
+
+    name = "[distributed.KEY=VALUE]..."
+    return click.argument("overrides", nargs=-1, metavar=name, callback=check)(command)
 
 
 def is_override(text: str) -> bool:
