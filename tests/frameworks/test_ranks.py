@@ -235,10 +235,6 @@ def test_a_range_goes_on_with_what_is_left(
     assert f"processes: {', then '.join(map(str, numbers))}; of the repetition: {numbers[0]}" in again.stdout
 
 
-@pytest.mark.parametrize(
-    ("exit_codes", "lost"),
-    [([75, 75], 0), ([-9, 75, 75], 1), ([-9, -6, 75], 1), ([-9, -9, -6], 2), ([-11, -6], 1), ([1], 1)],
-)
 def failure(code: int, second: int) -> Any:
     return SimpleNamespace(exitcode=code, timestamp=second)
 
@@ -260,6 +256,10 @@ def test_the_process_that_died_first_is_named(failures: list[Any], said: str) ->
     assert str(failed(error, 3, 2)) == f"{said}, after 2 restarts"
 
 
+@pytest.mark.parametrize(
+    ("exit_codes", "lost"),
+    [([75, 75], 0), ([-9, 75, 75], 1), ([-9, -6, 75], 1), ([-9, -9, -6], 2), ([-11, -6], 1), ([1], 1)],
+)
 def test_who_aborts_because_another_is_gone_is_not_lost(exit_codes: list[int], lost: int) -> None:
     assert deaths(exit_codes) == lost
 
