@@ -125,11 +125,13 @@ LARGE = {
     "bias": False,
     "tie_embeddings": False,
 }
-PLAN = """
-import json, resource, sys, trainwright
+PLAN = r"""
+import json, pathlib, re, sys, trainwright
 from trainwright.api.documents import json_document, mesh_plan
 made = trainwright.plan(sys.argv[1], sys.argv[2:], gpus=64, memory=80e9)
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+# Not `ru_maxrss`, which begins at the memory of the process that started this one.
+status = pathlib.Path("/proc/self/status").read_text()
+peak = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 print(json_document({"peak": peak, **mesh_plan(made)}))
 """
 
