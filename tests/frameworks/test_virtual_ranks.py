@@ -90,6 +90,14 @@ def test_the_tree_adds_halves_to_halves(ranks: int) -> None:
     assert tree_sum([torch.tensor(value) for value in values]).item() == by_halves(values)
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_sum_is_put_where_it_is_asked_for(count: int) -> None:
+    """Of a single tensor, too: as where one process has all shards."""
+    out = torch.zeros(3)
+    assert tree_sum([torch.arange(3.0)] * count, out=out) is out
+    assert out.tolist() == [0.0, count, 2.0 * count]
+
+
 @pytest.mark.parametrize("sparse", [{0}, {1}, {0, 1}, {0, 3}, {0, 1, 2, 3}])
 def test_sparse_gradients_are_added_to_dense_ones(sparse: set[int]) -> None:
     """As of an embedding that some parts of a batch also use as a matrix."""

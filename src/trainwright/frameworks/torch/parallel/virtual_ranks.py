@@ -46,7 +46,9 @@ def tree_sum(values: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
     sums = list(values)
     while len(sums) > 2:
         sums = [left + right for left, right in zip(sums[::2], sums[1::2], strict=True)]
-    return torch.add(*sums, out=out) if len(sums) == 2 else sums[0]
+    if len(sums) == 2:
+        return torch.add(*sums, out=out)
+    return sums[0] if out is None else out.copy_(sums[0])
 
 
 class GradientTree:
