@@ -26,6 +26,7 @@ class Norms:
         pieces: Returns the number of pieces of the rows of a parameter that this process has.
         names: The names of the parameters that this process counts, by their ids.
         stages: The names of those that each stage of the pipeline counts.
+        device: Where the gradients are, on all processes: also of a stage that is frozen.
     """
 
     def __init__(
@@ -35,8 +36,9 @@ class Norms:
         pieces: Callable[[nn.Parameter], int],
         names: Mapping[int, str],
         stages: Sequence[Collection[str]],
+        device: torch.device,
     ) -> None:
-        self._mesh, self._group, self._pieces = mesh, group, pieces
+        self._mesh, self._group, self._pieces, self._device = mesh, group, pieces, device
         self._names = names
         self._places = {name: place for place, name in enumerate(sorted(set().union(*stages)))}
         self._stages = [[self._places[name] for name in sorted(stage)] for stage in stages]
@@ -48,12 +50,12 @@ class Norms:
             gradients: The parameters that have one, and the gradient of the block that this process has; the
                 same parameters in all processes of a stage.
         """
-        values = dict.fromkeys(sorted(self._names.values()), torch.zeros((), dtype=torch.float64))
+        zero = torch.zeros((), dtype=torch.float64, device=self._device)
+        values = dict.fromkeys(sorted(self._names.values()), zero)
         counted = [(one, gradient) for one, gradient in gradients if id(one) in self._names]
         for parameter, total in zip((one for one, _ in counted), self._totals(counted), strict=True):
             values[self._names[id(parameter)]] = total
-        device = gradients[0][1].device if gradients else torch.device("cpu")
-        mine = torch.stack([one.to(device) for one in values.values()])  # (own parameters,)
+        mine = torch.stack(list(values.values()))  # (own parameters,)
         if self._mesh.pipeline > 1:
             most = max(map(len, self._stages))
             parts = collectives.gather(

@@ -121,9 +121,8 @@ class Strategy:
         mesh, stages = self.world.mesh, {0: list(own.values())}
         for process, names in enumerate(self.world.gather(stages[0]) if mesh.pipeline > 1 else ()):
             stages[mesh.coordinates(process).pipeline] = names
-        self._norms = Norms(
-            mesh, self.process_group, self._pieces, own, [stages[stage] for stage in range(mesh.pipeline)]
-        )
+        counted = [stages[stage] for stage in range(mesh.pipeline)]
+        self._norms = Norms(mesh, self.process_group, self._pieces, own, counted, self.device)
 
     @property
     def groups(self) -> int:
