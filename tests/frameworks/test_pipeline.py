@@ -1,11 +1,17 @@
 """A pipeline ends with the bits of one process that adds up everything in order."""
 
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from queue import Queue
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from staged_runs import (
     BATCHES,
     CPU,
@@ -14,6 +20,7 @@ from staged_runs import (
     Batches,
     Case,
     Result,
+    Row,
     Run,
     digest,
     gpt,
@@ -26,7 +33,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainwright.errors import InputError, ModelError
+from trainwright.frameworks.torch.parallel.pipeline.links import Channel, Links
 from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
+from trainwright.frameworks.torch.parallel.pipeline.placed import placed_stages
 from trainwright.frameworks.torch.parallel.pipeline.schedule import (
     GPIPE,
     INTERLEAVED,
@@ -40,6 +49,7 @@ from trainwright.frameworks.torch.parallel.pipeline.schedule import (
 )
 from trainwright.frameworks.torch.parallel.pipeline.split import split
 from trainwright.frameworks.torch.parallel.pipeline.uses import uses_of
+from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.order import STEP, stream_seed
 
 # --- a loop written out for a GPT with tied embeddings
@@ -128,6 +138,7 @@ ROWS = [
     Case(),
     Case(ranks=4),
     Case(stages=4, ranks=4),
+    Case(stages=4, ranks=2, microbatch=2),  # a stage begins a rank before another one ends the last
     Case(stages=4, ranks=2, precision="bf16"),
     Case("llama", stages=4, ranks=2),
     Case("llama", ranks=2, precision="bf16"),
@@ -304,7 +315,7 @@ class _Links:
     def __init__(self, index: int, size: int) -> None:
         self.index, self.size = index, size
 
-    def open(self, channels: Any) -> None:
+    def open(self, channels: Any, device: torch.device) -> None:
         pass
 
 
@@ -349,6 +360,75 @@ def test_processes_must_divide_the_stages() -> None:
     links: Any = _Links(0, 3)
     with pytest.raises(InputError, match=r"do not divide the 4 stages .* give 1, 2, 4"):
         Pipeline(model, stages, uses, links=links)
+
+
+class _Connecting:
+    """What NCCL does to `Links`: the first transfer over a group waits for its other end."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.mine = size, threading.local()
+        self.meetings: defaultdict[int, threading.Barrier] = defaultdict(lambda: threading.Barrier(2))
+        self.sent: defaultdict[int, Queue[Tensor]] = defaultdict(Queue)
+
+    def get_rank(self, _: Any) -> int:
+        rank: int = self.mine.rank
+        return rank
+
+    def get_world_size(self, _: Any = None) -> int:
+        return self.size
+
+    def get_process_group_ranks(self, _: Any) -> list[int]:
+        return list(range(self.size))
+
+    def get_backend(self, _: Any) -> str:
+        return "nccl"
+
+    def all_gather_object(self, everyone: list[Any], own: Any) -> None:
+        everyone[:] = [own] * self.size
+
+    def new_group(self, _: Any) -> int:
+        self.mine.groups = getattr(self.mine, "groups", 0) + 1
+        groups: int = self.mine.groups
+        return groups
+
+    def isend(self, tensor: Tensor, dst: int, group: int) -> Any:
+        return self._transferred(group, lambda: self.sent[group].put(tensor))
+
+    def irecv(self, tensor: Tensor, src: int, group: int) -> Any:
+        return self._transferred(group, lambda: tensor.copy_(self.sent[group].get(timeout=20)))
+
+    def _transferred(self, group: int, transfer: Any) -> Any:
+        if group not in vars(self.mine).setdefault("connected", set()):
+            self.meetings[group].wait(timeout=20)
+            self.mine.connected.add(group)
+        return SimpleNamespace(wait=transfer, is_completed=lambda: False)
+
+
+def test_channels_are_connected_before_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the first stage would wait in its look ahead for a gradient, and the others for its next pass."""
+    size = 3
+    nccl = _Connecting(size)
+    monkeypatch.setattr("trainwright.frameworks.torch.parallel.pipeline.links.dist", nccl)
+    pairs = [(0, 1), (1, 2), (1, 0), (2, 1), (0, 2)]
+    channels = [Channel(tag, *pair) for tag, pair in enumerate(pairs)]
+
+    def connected(rank: int) -> set[int]:
+        nccl.mine.rank = rank
+        Links(None).open(channels, CPU)
+        groups: set[int] = nccl.mine.connected
+        return {channels[group - 1].tag for group in groups}
+
+    with ThreadPoolExecutor(size) as threads:
+        seen = list(threads.map(connected, range(size)))
+    assert seen == [{tag for tag, pair in enumerate(pairs) if rank in pair} for rank in range(size)]
+
+
+def test_stages_on_a_gpu_need_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "get_backend_config", lambda: "cpu:gloo,cuda:gloo")
+    world = Row(0, 2)
+    strategy = Strategy(world, device=torch.device("cuda"))
+    with pytest.raises(InputError, match=r"distributed\.backend: gloo cannot send .* use nccl"):
+        placed_stages(gpt(), strategy, lambda batch: batch, {}, ())
 
 
 # --- schedules

@@ -52,8 +52,17 @@ class Links:
         self._groups: dict[Channel, Any] = {}
         self._sent: deque[tuple[Any, Tensor]] = deque()
 
-    def open(self, channels: Sequence[Channel]) -> None:
-        """Connect the processes; a collective call of all pipelines, with the same channels in each."""
+    def open(self, channels: Sequence[Channel], device: torch.device) -> None:
+        """Connect the processes; a collective call of all pipelines, with the same channels in each.
+
+        NCCL connects the two ends of a channel at the first transfer, and a process waits in it for the other
+        one, even in `receive`: a stage that looks ahead would wait for one that needs it first. So one byte
+        is sent through each channel, in one order, before any pass.
+
+        Args:
+            channels: The channels.
+            device: Where the tensors are that go through them.
+        """
         if not self._separate:
             return
         everyone: list[Any] = [None] * dist.get_world_size()
@@ -64,6 +73,13 @@ class Links:
                 group = dist.new_group([ranks[channel.source], ranks[channel.target]])
                 if list(ranks) == self._ranks:
                     self._groups[channel] = group
+        byte = torch.zeros(1, dtype=torch.uint8, device=device)
+        for channel in channels:
+            if channel.source == self.index:
+                self.send(channel, byte)
+                self.finish()
+            elif channel.target == self.index:
+                self.receive(channel, (1,), byte).wait()
 
     def send(self, channel: Channel, tensor: Tensor) -> None:
         """Send a contiguous tensor, which must not change until it has arrived."""

@@ -126,7 +126,7 @@ class Pipeline:
         )
         if self._links is not None:
             remote = [one for one in (*forward, *backward) if one.source != one.target]
-            self._links.open([*remote, *self._shared.channels])
+            self._links.open([*remote, *self._shared.channels], device)
         self._transfers = Transfers(self._links, forward, backward, device)
         self._seams = {stage: self._seams_of(stage) for stage in self.owned}
         self._generators = generators(device)
