@@ -34,7 +34,7 @@ class Stopwatch:
     """Mark the start of each step, and the end of its backward pass; nothing is read until `take`.
 
     What is spent in blocks of `waiting` does not count. On a GPU, which computes later than it is told to,
-    the marks are events in its stream.
+    the marks are events in its stream, and what this stream waits for in a pass counts.
 
     Args:
         device: The device that computes.
