@@ -109,6 +109,18 @@ def test_the_state_of_a_scalar_is_restored() -> None:
     assert {name: again[name].tolist() for name in again} == {name: twice[name].tolist() for name in twice}
 
 
+def test_squares_of_a_row_do_not_depend_on_other_rows() -> None:
+    """Threads would divide a single row."""
+    gradient = torch.randn(4, 100_003, generator=torch.Generator().manual_seed(0))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        apart = torch.cat([row_squares(row) for row in gradient.split(1)])
+        assert torch.equal(row_squares(gradient), apart)
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0,), (0, 4, 2)])
 def test_an_empty_block_has_no_squares(shape: tuple[int, ...]) -> None:
     assert row_squares(torch.zeros(shape)).shape == (shape[0], 1)

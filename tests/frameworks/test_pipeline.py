@@ -138,7 +138,7 @@ ROWS = [
     Case(),
     Case(ranks=4),
     Case(stages=4, ranks=4),
-    Case(stages=4, ranks=2, microbatch=2),  # a stage begins a rank before another one ends the last
+    Case("untied", stages=4, ranks=2, microbatch=2),  # a stage begins a rank before another one ends the last
     Case(stages=4, ranks=2, precision="bf16"),
     Case("llama", stages=4, ranks=2),
     Case("llama", ranks=2, precision="bf16"),
@@ -151,7 +151,7 @@ ROWS = [
 
 def _spread(row: Case) -> list[Case]:
     """The same training in all ways over 2 and 4 processes."""
-    names = SCHEDULES if row.model == "gpt" else (ONE_F_ONE_B, ZERO_BUBBLE)
+    names = SCHEDULES if row.model in ("gpt", "untied") else (ONE_F_ONE_B, ZERO_BUBBLE)
     return [
         replace(row, processes=processes, schedule=name, separate=name == GPIPE and processes == 4)
         for processes in (2, 4)

@@ -44,8 +44,8 @@ def placed_stages(
     distributed, processes = strategy.distributed, strategy.world.mesh.pipeline
     if processes > 1 and strategy.device.type == "cuda" and "cuda:gloo" in dist.get_backend_config():
         raise InputError(
-            "distributed.backend: gloo cannot send the tensors of a GPU from stage to stage; use nccl, with a "
-            "GPU for each process, or training.device: cpu"
+            "distributed.backend: gloo cannot send the tensors of a GPU from stage to stage; use nccl, with "
+            "a GPU for each process, or training.device: cpu"
         )
     stages = split(module, distributed.virtual.sizes.pipeline, first_blocks)
     uses = uses_of(module, stages, call, sample)
