@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.errors import ModelError
-from trainwright.frameworks.torch.state.layout import is_dense, is_divided, local, with_block
+from trainwright.frameworks.torch.state.layout import is_divided, local, with_block
 
 LANES = 64  # elements: two vectors of 512 bits of any dtype of weights
 
@@ -161,7 +161,7 @@ def _fits(held: Tensor) -> bool:
     A scalar is never divided; `inward` could not tell its moments from an optimizer's step counter.
     """
     is_open = held.dim() > 0 and held.numel() % LANES != 0
-    return is_open and held.dtype == torch.float32 and is_dense(held) and held.is_contiguous()
+    return is_open and held.dtype == torch.float32 and held.is_contiguous()
 
 
 @contextmanager
