@@ -111,6 +111,7 @@ MESHES = {
     "pipeline-2": ["nproc=2", "pipeline=2"],
     "tensor-2-pipeline-2": ["nproc=4", "tensor=2", "pipeline=2"],
     "fsdp-2-pipeline-2": ["nproc=4", "strategy=fsdp", "pipeline=2"],
+    "fsdp-1-pipeline-2": ["nproc=2", "strategy=fsdp", "pipeline=2"],
 }
 GPT = {"type": "gpt", "params": {"hidden_size": 24, "num_layers": 2, "num_heads": 2, "dropout": 0.1}}
 TEXT = {"type": "text", "path": "text.txt", "length": 12}
@@ -149,6 +150,7 @@ CASES: dict[str, dict[str, Any]] = {
     "adafactor": {"model": GPT, "data": TEXT, "virtual": STAGES, "optimizer": "adafactor"},
     "odd": {"model": "models:Odd"},
     "chain": {"model": "models:Chain", "virtual": STAGES, "class_weights": "balanced"},
+    "long_chain": {"model": "models:Chain", "virtual": {"data": 4, "pipeline": 4}},
     "heads": {
         "model": {"type": "models:Blocks", "params": {"ink": True}},
         "data": {"type": "models:two", "weight": "weight"},
@@ -225,6 +227,10 @@ PAIRS = [  # the first one of each case is on a mesh that it is likely to fail o
     ("adafactor", "pipeline-2"),
     ("odd", "hsdp-2x2"),
     *((case, "fsdp-2-pipeline-2") for case in ("chain", "heads")),
+    (
+        "long_chain",
+        "fsdp-1-pipeline-2",
+    ),  # one unit of FSDP2 in two stages of a process, and nobody to sum with
     *((case, "tensor-2-pipeline-2") for case in ("text", "table", "llama_classes")),
     *((case, one) for case in ("llama", "llama_bf16", "lora") for one in ("fsdp-2", "tensor-2-pipeline-2")),
     *(("bert", one) for one in ("ddp-2", "fsdp-2", "pipeline-2")),
