@@ -63,7 +63,11 @@ def test_schedules_as_torch_calls_them(spelling: str, ours: str) -> None:
 
 def test_one_pattern_of_modules_stands_for_a_list() -> None:
     distributed = loaded(
-        nproc=2, strategy="fsdp", wrap="layers.*", virtual={"tensor": 2}, plan={"colwise": "q", "rowwise": "o"}
+        nproc=2,
+        strategy="fsdp",
+        wrap="layers.*",
+        virtual={"tensor": 2},
+        plan={"colwise": "q", "rowwise": "o"},
     ).config.distributed
     assert distributed.wrap == ["layers.*"]
     assert distributed.plan is not None
