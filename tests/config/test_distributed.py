@@ -45,6 +45,62 @@ def test_spellings_of_sharding(spelling: str, ours: str) -> None:
     assert f"{spelling} is read as {ours}" in resolved.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("spelling", "ours"),
+    [
+        ("1F1B", "1f1b"),
+        ("ScheduleGPipe", "gpipe"),
+        ("Interleaved1F1B", "interleaved"),
+        ("interleaved_1f1b", "interleaved"),
+        ("InterleavedZeroBubble", "zero_bubble"),
+    ],
+)
+def test_schedules_as_torch_calls_them(spelling: str, ours: str) -> None:
+    resolved = loaded(nproc=2, pipeline=2, virtual={"pipeline": 4}, pipeline_parallel_schedule=spelling)
+    assert resolved.config.distributed.schedule == ours
+    assert any(f"distributed.schedule: {spelling} is read as {ours}" in note for note in resolved.notes)
+
+
+def test_one_pattern_of_modules_stands_for_a_list() -> None:
+    distributed = loaded(
+        nproc=2,
+        strategy="fsdp",
+        wrap="layers.*",
+        virtual={"tensor": 2},
+        plan={"colwise": "q", "rowwise": "o"},
+    ).config.distributed
+    assert distributed.wrap == ["layers.*"]
+    assert distributed.plan is not None
+    assert (distributed.plan.colwise, distributed.plan.rowwise) == (["q"], ["o"])
+
+
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        ("tensor_model_parallel_size", "write distributed.tensor: PROCESSES"),
+        ("tensor_parallel_degree", "write distributed.tensor: PROCESSES"),
+        ("pipeline_parallel_degree", "write distributed.pipeline: STAGES"),
+        ("pipeline_model_parallel_size", "write distributed.pipeline: STAGES"),
+        ("data_parallel_shard_degree", "hsdp, in which groups of distributed.shard"),
+        ("sharding_strategy", "write distributed.strategy: fsdp"),
+        ("dp", "divide the batch"),
+        ("data", "divide the batch"),
+        ("virtual_ranks", "write distributed.virtual: {data: NUMBER}"),
+        ("tp_plan", "write distributed.plan: "),
+        ("sequence_parallel", "distributed.plan.sequence"),
+        ("context_parallel_degree", "there are no such axes"),
+        ("expert_model_parallel_size", "there are no such axes"),
+        ("num_microbatches", "write training.microbatch_size"),
+        ("mixed_precision", "write training.precision"),
+    ],
+)
+def test_keys_of_megatron_and_torchtitan_say_what_to_write(key: str, advice: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded(**{key: 2})
+    (problem,) = caught.value.problems
+    assert (problem.path, advice in problem.message) == (f"distributed.{key}", True), problem.message
+
+
 def test_the_names_of_accelerate() -> None:
     distributed = loaded(
         strategy="fsdp", fsdp_min_num_params=1000, fsdp_reshard_after_forward=False

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,9 @@ from trainwright.errors import ModelError
 from trainwright.frameworks.torch.huggingface.module import architecture_of
 from trainwright.frameworks.torch.initial import InitialWeights
 from trainwright.frameworks.torch.models.drawing import Drawn, draw, undrawn
+from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
+from trainwright.frameworks.torch.parallel.pipeline.split import split
+from trainwright.frameworks.torch.parallel.pipeline.uses import uses_of
 
 TOKENS = {"task": "language_modeling", "outputs": 61, "inputs": {"input_ids": [[8], "int64"]}}
 LABELLED = {
@@ -364,3 +368,25 @@ def test_no_process_holds_the_whole(from_folder: bool, tmp_path: Path) -> None:
             measured = json.loads((folder / f"large.{rank}.json").read_text())
             assert measured["own"] == pytest.approx(202e6 / size, rel=0.02)
             assert measured["grew"] < measured["own"] + 16e6
+
+
+@pytest.mark.parametrize(("name", "form"), [("llama", "tied"), ("gpt2", "half")])
+def test_each_stage_of_a_pipeline_reads_its_own_part_of_a_folder(
+    name: str, form: str, tmp_path: Path
+) -> None:
+    given = saved(tmp_path, name, form)
+    model = made(given).module
+    expected = whole(model)
+    stages = split(model, 2)
+    uses = uses_of(model, stages, lambda batch: model(**batch), {"input_ids": torch.ones(2, 5).long()})
+    read: set[str] = set()
+    for index in range(2):
+        initial = InitialWeights.of(given["type"], given["params"], info_of(given), divided=True)
+        module, links = initial.module, SimpleNamespace(index=index, size=2, open=lambda _: None)
+        Pipeline(module, stages, uses, links=links).place(CPU)  # type: ignore[arg-type]
+        initial.fill(CPU, SEED)
+        own = {key: value for key, value in module.state_dict(keep_vars=True).items() if key in expected}
+        assert 1 < len(own) < len(expected)
+        assert_equal(own, {key: expected[key] for key in own})
+        read |= own.keys()
+    assert read >= {key for key, _ in model.named_parameters()}

@@ -38,6 +38,20 @@ class Odd(nn.Module):
         return self.out(torch.cat([self.one(h), self.three(h)], 1) + self.cube.sum())
 
 
+class Asking(nn.Module):
+    # Its forward pass asks for a value, so it cannot be called on the device meta.
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 16), nn.Linear(16, 10)
+
+    def draw_parameters(self, module, name):
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x / (1 + x[0, 0].item()))))
+
+
 class Feed(nn.Module):
     def __init__(self):
         super().__init__()
@@ -149,6 +163,7 @@ CASES: dict[str, dict[str, Any]] = {
     "muon": {"model": GPT, "data": TEXT, "virtual": STAGES, "optimizer": "muon"},
     "adafactor": {"model": GPT, "data": TEXT, "virtual": STAGES, "optimizer": "adafactor"},
     "odd": {"model": "models:Odd"},
+    "asking": {"model": "models:Asking"},
     "chain": {"model": "models:Chain", "virtual": STAGES, "class_weights": "balanced"},
     "long_chain": {"model": "models:Chain", "virtual": {"data": 4, "pipeline": 4}},
     "heads": {
@@ -215,6 +230,7 @@ PAIRS = [  # the first one of each case is on a mesh that it is likely to fail o
     ("options", "tensor-2-pipeline-2"),
     ("muon", "pipeline-2"),
     ("odd", "fsdp-2"),
+    ("asking", "fsdp-2"),
     ("batch_norm", "tensor-2"),
     ("bert_bf16", "fsdp-2"),
     ("lora", "tensor-2"),

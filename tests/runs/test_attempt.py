@@ -752,3 +752,12 @@ def test_changed_code_is_refused_by_name(tmp_path: Path) -> None:
     assert verdict["verdict"] == "different"
     assert "module mysizes" in [difference["what"] for difference in verdict["inputs"]]
     assert verdict["first_step"] == 1
+
+
+def test_a_copy_under_another_name_is_resumed_and_described_where_it_is(tmp_path: Path) -> None:
+    cut = preempted(tmp_path / "runs")
+    copy = Path(shutil.copytree(cut.path, tmp_path / "copies" / "mine"))
+    resumed = trainwright.resume(copy)
+    assert (resumed.path, resumed.status, resumed.digest is None) == (copy, "completed", False)
+    assert not (tmp_path / "copies" / cut.id).exists()
+    assert cut.status == "preempted", "the run that it was copied from is left alone"

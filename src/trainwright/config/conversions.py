@@ -24,6 +24,8 @@ from trainwright.config.words import literal
 DDP = ("ddp", "ddpspawn", "ddpnotebook", "ddpfork", "distributeddataparallel", "multigpu")
 DP = ("dp", "dataparallel")
 FSDP = ("fsdp2", "fullyshardeddataparallel", "fullysharded", "fullyshard", "fullshard", "zero3")
+# Keys of `distributed.plan` that list modules.
+PLANS = ("colwise", "rowwise", "vocabulary", "sequence")
 HSDP = ("hybridshard", "hybridshardeddataparallel", "hybridsharded")
 
 
@@ -371,6 +373,7 @@ SHORT_FORMS: tuple[tuple[str, Conversion], ...] = (
     ("training.scheduler", _scheduler),
     *((f"data.{key}", _list) for key in ("features", "exclude", "transforms")),
     *((path, _list) for path in ("evaluation.metrics", "training.activation_checkpointing")),
+    *((f"distributed.{key}", _list) for key in ("wrap", *(f"plan.{key}" for key in PLANS))),
     ("tracking", _tracking),
     ("data.sampling", partial(_section, "weight")),
     ("data.split", _split),
@@ -386,7 +389,7 @@ CONVERSIONS: tuple[tuple[str, Conversion], ...] = (
     ("training.scheduler.warmup", _warmup),
     *((path, _choice) for path in ("training.optimizer", "training.scheduler", "training.loss")),
     ("training.precision", _precision),
-    *((path, _choice) for path in ("data.on_corrupt", "data.task", "tuning.pruner")),
+    *((path, _choice) for path in ("data.on_corrupt", "data.task", "tuning.pruner", "distributed.schedule")),
     ("data.columns", _columns),
     ("data.transforms", read_transforms),
     ("training.device", _device),

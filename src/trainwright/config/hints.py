@@ -150,8 +150,31 @@ _KEYS = _hints(
         "ModuleList are wrapped",
         "offload_optimizer offload_param": "write distributed.offload: true, for the optimizer's state; more "
         "shards (distributed.nproc) make those of the parameters smaller",
-        "tensor_parallel tensor_parallel_size tp_size tp": "write distributed.tensor: PROCESSES",
-        "pipeline_parallel pipeline_parallel_size pp_size pp": "write distributed.pipeline: STAGES",
+        "tensor_parallel tensor_parallel_size tensor_parallel_degree tensor_model_parallel_size tp_size tp": (
+            "write distributed.tensor: PROCESSES"
+        ),
+        "pipeline_parallel pipeline_parallel_size pipeline_parallel_degree pipeline_model_parallel_size "
+        "pp_size pp": "write distributed.pipeline: STAGES",
+        "data_parallel data_parallel_size data_parallel_degree data_parallel_replicate_degree dp_size dp "
+        "distributed.data": "leave it out: the processes that distributed.tensor and distributed.pipeline do "
+        "not take (nproc / (tensor x pipeline)) divide the batch",
+        "data_parallel_shard_degree dp_shard distributed.sharding_strategy fsdp_sharding_strategy": (
+            "write distributed.strategy: fsdp, in which all share the parameters out, or hsdp, in which "
+            "groups of distributed.shard: PROCESSES do"
+        ),
+        "virtual_ranks": "write distributed.virtual: {data: NUMBER}",
+        "tensor_plan tp_plan parallelize_plan": "write distributed.plan: {colwise: [MODULES], rowwise: "
+        "[MODULES]} (docs/mesh.md); most models of transformers bring one",
+        "sequence_parallel": "leave it out: distributed.plan.sequence: [MODULES] names what computes a part "
+        "of the tokens at a time, in slices",
+        "context_parallel context_parallel_size context_parallel_degree cp_size cp expert_parallel "
+        "expert_parallel_size expert_parallel_degree expert_model_parallel_size ep_size ep": "leave it out: "
+        "there are no such axes; distributed.tensor splits layers, distributed.pipeline the model",
+        "num_microbatches pipeline_parallel_microbatch_size micro_batches": (
+            "write training.microbatch_size: SAMPLES, of a step's training.batch_size"
+        ),
+        "distributed.mixed_precision param_dtype mixed_precision_param": "write training.precision: bf16, "
+        "fp16 or fp32",
         "sync_batchnorm sync_bn": "leave it out: processes share the statistics of batch normalization",
         "local_rank node_rank": "leave it out: the launcher says it (docs/distributed.md)",
         "auto_find_batch_size auto_scale_batch_size auto_lr_find": (

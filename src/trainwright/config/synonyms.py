@@ -53,6 +53,8 @@ KEYS = table(
         "distributed.offload": "fsdp_offload_params offload_params cpu_offload",
         "distributed.min_num_params": "fsdp_min_num_params",
         "distributed.reshard_after_forward": "fsdp_reshard_after_forward",
+        "distributed.schedule": "pipeline_schedule pipeline_parallel_schedule",
+        "distributed.pipeline_split": "split_points pipeline_split_points pipeline_parallel_split_points",
         "training.optimizer": "optim optimiser",
         "training.scheduler": "lr_scheduler lr_scheduler_type lr_schedule learning_rate_schedule "
         "learning_rate_scheduler",
@@ -242,6 +244,15 @@ LOSSES = table(
         "huber": "huber huber_loss",
     }
 )
+# Schedules of a pipeline, as torch and torchtitan call them.
+SCHEDULES = table(
+    {
+        "1f1b": "1f1b schedule_1f1b",
+        "gpipe": "gpipe schedule_gpipe",
+        "interleaved": "interleaved interleaved_1f1b schedule_interleaved_1f1b",
+        "zero_bubble": "zero_bubble zbh1 zb1p interleaved_zero_bubble schedule_interleaved_zero_bubble",
+    }
+)
 PRUNERS = table(
     {
         "none": "none nop_pruner fifo fifo_scheduler",
@@ -296,6 +307,7 @@ VALUES = {
     "data.on_corrupt": ON_CORRUPT,
     "data.task": TASKS,
     "tuning.pruner": PRUNERS,
+    "distributed.schedule": SCHEDULES,
 }
 DEVICES = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "auto": "auto"}
 # Import paths of which only the last word counts: `torch.optim.AdamW`, `nn.CrossEntropyLoss`.

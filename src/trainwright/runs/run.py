@@ -31,7 +31,9 @@ class Run:
     @staticmethod
     def trained(made: RunDir, result: Result) -> Run:
         """Return the run that was trained: each of several nodes has created one, and the result names it."""
-        return Run(made if result.run_id in (None, made.id) else made.path.parent / str(result.run_id))
+        manifest = made.manifest()
+        names = {None, made.id, manifest.run_id if manifest else None}  # a copy may have another folder name
+        return Run(made if result.run_id in names else made.path.parent / str(result.run_id))
 
     @property
     def id(self) -> str:

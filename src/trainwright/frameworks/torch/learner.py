@@ -80,7 +80,7 @@ class TorchLearner(Learner):
         check_tokens(self._module, inputs.splits)
         if inputs.world.is_main:
             self._network.heads.warn_of_rounding(inputs.splits["train"])
-        self._network.check_fit(self._train.take(np.zeros(1, dtype=np.int64)))
+        initial = self._checked_fit(initial)
         _refuse_single_sample(self._module, inputs)
         groups = parameter_groups(self._module, training)
         until = frozen_until(self._module, training.freeze)
@@ -124,6 +124,26 @@ class TorchLearner(Learner):
         self._undo: Undo | None = None
         self._step = self._build_step(inputs)
         self._model = LiveModel(self._network, self._state, self._source, self._strategy, self._pipeline)
+
+    def _checked_fit(self, initial: InitialWeights | None) -> InitialWeights | None:
+        """Call the module with one sample, and return the weights that it still lacks afterwards.
+
+        A module that asks for values in its forward pass cannot be called without; it is made whole first.
+
+        Raises:
+            ModelError: The module or the loss fails on the sample.
+        """
+        sample = self._train.take(np.zeros(1, dtype=np.int64))
+        try:
+            self._network.check_fit(sample)
+        except ModelError as error:
+            if initial is None or "meta" not in str(error.__cause__).lower():
+                raise
+            initial.fill(self._network.device, self._inputs.config.experiment.seed)
+            self._network.check_fit(sample)
+            log.info("each process makes the whole model, as it cannot be called without values")
+            return None
+        return initial
 
     def _placed_stages(self, inputs: LearnerInputs) -> Pipeline | None:
         """Return the stages of the model, once this process has its own alone; None if there is one stage.

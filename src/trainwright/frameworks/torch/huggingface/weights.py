@@ -114,6 +114,8 @@ class SavedWeights:
         """
         own = model.state_dict(keep_vars=True)
         for name, (path, key, _) in self.tensors.items():
+            if name not in own:  # another stage of a pipeline has it
+                continue
             try:  # a file that stays open keeps what was read of it in memory
                 with safe_open(path, "pt") as file, torch.no_grad():
                     _read_block(file.get_slice(key), own[name])
