@@ -83,6 +83,28 @@ class Blocks(nn.Module):
         return {"label": self.out(x), "ink": self.ink(x)[:, 0]} if self.ink is not None else self.out(x)
 
 
+class Reading(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.own, self.key, self.value = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x, memory):
+        return x + torch.tanh(self.own(x)) * self.key(memory) + self.value(memory)
+
+
+class Decoder(nn.Module):
+    # Both layers use what the first one made, twice each; the last one also what the first block made.
+    def __init__(self):
+        super().__init__()
+        self.memory, self.out = nn.Linear(64, 16), nn.Linear(16, 10)
+        self.layers = nn.ModuleList(Reading() for _ in range(3))
+
+    def forward(self, x):
+        memory = self.memory(x)
+        first = self.layers[0](memory, memory=memory)
+        return self.out(self.layers[2](self.layers[1](first, memory), first))
+
+
 class Chain(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 32), nn.Linear(32, 10))
@@ -164,6 +186,7 @@ CASES: dict[str, dict[str, Any]] = {
     "adafactor": {"model": GPT, "data": TEXT, "virtual": STAGES, "optimizer": "adafactor"},
     "odd": {"model": "models:Odd"},
     "asking": {"model": "models:Asking"},
+    "decoder": {"model": "models:Decoder"},
     "chain": {"model": "models:Chain", "virtual": STAGES, "class_weights": "balanced"},
     "long_chain": {"model": "models:Chain", "virtual": {"data": 4, "pipeline": 4}},
     "heads": {
@@ -231,6 +254,7 @@ PAIRS = [  # the first one of each case is on a mesh that it is likely to fail o
     ("muon", "pipeline-2"),
     ("odd", "fsdp-2"),
     ("asking", "fsdp-2"),
+    ("decoder", "fsdp-2"),
     ("batch_norm", "tensor-2"),
     ("bert_bf16", "fsdp-2"),
     ("lora", "tensor-2"),
@@ -243,10 +267,7 @@ PAIRS = [  # the first one of each case is on a mesh that it is likely to fail o
     ("adafactor", "pipeline-2"),
     ("odd", "hsdp-2x2"),
     *((case, "fsdp-2-pipeline-2") for case in ("chain", "heads")),
-    (
-        "long_chain",
-        "fsdp-1-pipeline-2",
-    ),  # one unit of FSDP2 in two stages of a process, and nobody to sum with
+    ("long_chain", "fsdp-1-pipeline-2"),  # one unit in two stages of a process, and nobody to sum with
     *((case, "tensor-2-pipeline-2") for case in ("text", "table", "llama_classes")),
     *((case, one) for case in ("llama", "llama_bf16", "lora") for one in ("fsdp-2", "tensor-2-pipeline-2")),
     *(("bert", one) for one in ("ddp-2", "fsdp-2", "pipeline-2")),

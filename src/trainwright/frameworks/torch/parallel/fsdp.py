@@ -11,12 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.utils._pytree import tree_leaves
 
 from trainwright.frameworks.torch.parallel import collectives
 from trainwright.frameworks.torch.parallel.batch_norm import has_batch_norms
@@ -73,6 +75,10 @@ class FullySharded(Strategy):
             divided.set_force_sum_reduction_for_comms(enable=True)
         self._module, self._root = divided, module
         self._group = mesh.get_group()
+        if self.distributed.exact:
+            for unit in self._units():
+                for group in _groups(unit):
+                    group._register_post_backward_hook = partial(_end_after_inputs, group)
 
     def _units(self) -> list[FSDPModule]:
         """Return the modules whose parameters are gathered together, the whole one first."""
@@ -169,13 +175,48 @@ def replicated(world: World) -> type[Strategy]:
     return DataParallel
 
 
-def _divided(unit: FSDPModule) -> list[Any]:
-    """Return what FSDP2 knows of each parameter that a module gathers."""
+def _groups(unit: FSDPModule) -> list[Any]:
+    """Return what FSDP2 knows of the parameters that a module gathers together."""
     state = unit._get_fsdp_state()
     groups: list[Any] | None = getattr(state, "_fsdp_param_groups", None)
     if groups is None:  # before torch 2.13 there is one group
         groups = [] if state._fsdp_param_group is None else [state._fsdp_param_group]
-    return [one for group in groups for one in group.fsdp_params]
+    return groups
+
+
+def _divided(unit: FSDPModule) -> list[Any]:
+    """Return what FSDP2 knows of each parameter that a module gathers."""
+    return [one for group in _groups(unit) for one in group.fsdp_params]
+
+
+def _end_after_inputs(
+    group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """End the backward pass of a module when the gradients of all its inputs are there; change no input.
+
+    FSDP2 itself passes the inputs through a node of the graph, in which the gradients of a module add up
+    before those of other modules are added. Where several modules share an input, as decoders do the output
+    of an encoder, that is another order of additions than in one process.
+    """
+    inputs = list({id(one): one for one in _differentiable((args, kwargs))}.values())
+    left = len(inputs)
+
+    def arrived(gradient: Tensor) -> None:  # noqa: ARG001 - it stays as it is
+        nonlocal left
+        left -= 1
+        if not left:
+            group.post_backward()
+
+    for one in inputs if torch.is_grad_enabled() else ():
+        handle = one.register_hook(arrived)
+        # Before those with which FSDP2 gathers the parameters of the module that made this input.
+        one._backward_hooks.move_to_end(handle.id, last=False)  # type: ignore[union-attr]
+    return args, kwargs
+
+
+def _differentiable(inputs: Any) -> Iterator[Tensor]:
+    """Yield the tensors in the inputs of a module that need gradients."""
+    return (one for one in tree_leaves(inputs) if isinstance(one, Tensor) and one.requires_grad)
 
 
 class _AllGather:
