@@ -20,6 +20,7 @@ from trainwright.errors import InputError, TrainingError
 T = TypeVar("T")
 RESTARTS = "TRAINWRIGHT_RESTARTS"  # how often the processes of a launch were started again
 RETRYABLE = 75  # exit code of a process that has said why it failed, and that another try may help
+FINAL = 76  # exit code of a process that has said why it failed, and that no other try would help
 
 
 class Mesh(NamedTuple):

@@ -34,7 +34,7 @@ from trainwright.runs.objects import Objects
 from trainwright.runs.processes import nodes, ranks, started
 from trainwright.runs.request import Request
 from trainwright.types import NamedBuffer
-from trainwright.world import ALONE, RETRYABLE, World
+from trainwright.world import ALONE, FINAL, RETRYABLE, World
 
 
 class Fake:
@@ -303,9 +303,9 @@ ENDS = [
     (OSError("a full disk"), None, RETRYABLE),
     (RuntimeError("of the user's"), None, RETRYABLE),
     (TrainingError("wrapped"), OSError("a full disk"), RETRYABLE),
-    (TrainingError("not finite"), None, 0),
-    (TrainingError("wrapped"), ValueError("a bug"), 0),
-    (InputError("wrong"), None, 0),
+    (TrainingError("not finite"), None, FINAL),
+    (TrainingError("wrapped"), ValueError("a bug"), FINAL),
+    (InputError("wrong"), None, FINAL),
     (Stopped("preempted"), None, 0),
 ]
 
@@ -324,11 +324,45 @@ def test_nothing_is_tried_again_where_one_process_knows_better(request_of: Reque
     plan(("0", nothing), ("1", raising(InputError("wrong"))), ("2", raising(WorldError("gone"))))
     with pytest.raises(InputError):
         launched(request_of)
-    assert Fake.codes == [0, 0, 0]
+    assert Fake.codes == [0, FINAL, 0]
     plan(("0", nothing), ("1", raising(OSError("a full disk"))), ("2", raising(WorldError("gone"))))
     with pytest.raises(OSError, match="a full disk"):
         launched(request_of)
     assert Fake.codes[3:] == [0, RETRYABLE, RETRYABLE]
+
+
+def test_an_error_names_its_process_where_the_launcher_has_ended_the_others(
+    request_of: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have no outcome then, or have stopped."""
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    plan(("1", raising(TrainingError("not finite"))), ("2", raising(Stopped("preempted"))))
+    with pytest.raises(TrainingError, match=r"^process 1: not finite$"):
+        launched(request_of)
+    assert Fake.codes == [FINAL, 0]
+
+
+def test_the_others_are_given_time_before_the_launcher_ends_them(
+    request_of: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may meet the same error, and write how the run has ended."""
+    (tmp_path / "work").write_bytes(ranks._packed(request_of))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        monkeypatch.setenv("RANK", "1")
+        assert ranks.take_part(tmp_path, raising(InputError("wrong"))) == FINAL
+
+    monkeypatch.setattr(started.time, "sleep", sleep)
+    assert ranks.take_part(tmp_path, raising(InputError("wrong"))) == FINAL
+    assert len(slept) == 1
+    monkeypatch.setattr(started.time, "sleep", slept.append)
+    monkeypatch.setattr(started, "_OTHERS_SECONDS", 0.0)
+    (tmp_path / "outcome-0").unlink()
+    assert ranks.take_part(tmp_path, raising(InputError("wrong"))) == FINAL
+    assert len(slept) == 1, "not longer than that"
 
 
 @pytest.mark.parametrize(

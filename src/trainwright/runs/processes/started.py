@@ -23,24 +23,26 @@ from trainwright.errors import CheckpointError, InputError, TrainwrightError, Wo
 from trainwright.frameworks.base import Processes
 from trainwright.require import import_rule, importing_by
 from trainwright.runs.frameworks import framework_name
-from trainwright.world import RESTARTS, RETRYABLE, portable
+from trainwright.world import FINAL, RESTARTS, RETRYABLE, portable
 
 log = logging.getLogger("trainwright")
 ELSEWHERE = "define them in a module that can be imported, or start your script with torchrun"
 _WORK = "work"
 _FLAGS = ("TORCH_", "OMP_")
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_OTHERS_SECONDS = 5.0  # that the others have to meet the same error, and to write how they end
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, in <linux/prctl.h>
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of the work in the process `rank`; `is_retryable`: another try may succeed.
+    """The end of the work in the process `rank` of `size`; `is_retryable`: another try may succeed.
 
     `restart` counts the times that the processes were started again before.
     """
 
     rank: int
+    size: int
     error: BaseException | None
     is_retryable: bool
     restart: int
@@ -105,7 +107,8 @@ def start(processes: Processes, config: RunConfig, content: bytes, folder: Path)
     errors = [one.error for one in ended if one.error is not None]
     causes = [error for error in errors if not isinstance(error, WorldError)]  # which are only consequences
     if causes:
-        raise _named(causes[0], ended) if len(causes) == 1 < len(errors) else causes[0]
+        alone = sum(not isinstance(error, Stopped) for error in causes) == 1 < ended[0].size
+        raise _named(causes[0], ended) if alone else causes[0]
     if failure and errors:  # which may say what has come between the processes
         raise WorldError(f"{failure}: {errors[0]}") from errors[0]
     if failure or (errors and signum is None):  # else it has ended one before another
@@ -136,7 +139,10 @@ def _keeping_handlers() -> Iterator[None]:
 
 def _outcomes(folder: Path) -> list[Outcome]:
     """Return the outcomes of the last start; there may have been more processes before."""
-    outcomes = [pickle.loads(path.read_bytes()) for path in folder.glob("outcome-*")]
+    outcomes = []
+    for path in folder.glob("outcome-*"):
+        with contextlib.suppress(FileNotFoundError):  # its process has started again
+            outcomes.append(pickle.loads(path.read_bytes()))
     last = max((one.restart for one in outcomes), default=0)
     return [one for one in outcomes if one.restart == last]
 
@@ -149,13 +155,17 @@ def restarts() -> int:
 def take_part_in(folder: Path, do: Callable[[Any], None]) -> int:
     """Do the work that `start` has left in a folder, and return the exit code of this process.
 
-    It is `RETRYABLE` where another try may help: the launcher starts all processes again then.
+    It is `RETRYABLE` where another try may help: the launcher starts all processes again then. It is `FINAL`
+    where none would: the launcher ends the others, which may wait for this one in a kernel forever.
 
     Args:
         folder: The folder.
         do: Does the work.
     """
-    rank, outcome = os.environ["RANK"], folder / f"outcome-{os.environ['RANK']}"
+    rank, size, local_size = (
+        os.environ.get(name, "1") for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    )
+    outcome = folder / f"outcome-{rank}"
     outcome.unlink(missing_ok=True)
     error: BaseException | None = None
     try:
@@ -177,10 +187,23 @@ def take_part_in(folder: Path, do: Callable[[Any], None]) -> int:
             log.error("process %s: %s", rank, error if isinstance(error, TrainwrightError) else repr(error))
         error = portable(error)
     part = folder / f".outcome-{rank}"
-    part.write_bytes(pickle.dumps(Outcome(int(rank), error, is_retryable, restarts(), time.time())))
+    ended = Outcome(int(rank), int(size), error, is_retryable, restarts(), time.time())
+    part.write_bytes(pickle.dumps(ended))
     part.replace(outcome)
+    if error is None or isinstance(error, Stopped):
+        return 0
+    if not is_retryable:
+        _let_end(folder, int(local_size))
+        return FINAL
     others = (one.is_retryable for one in _outcomes(folder) if one.error is not None)
-    return RETRYABLE if is_retryable and all(others) else 0
+    return RETRYABLE if all(others) else 0
+
+
+def _let_end(folder: Path, count: int) -> None:
+    """Give the processes of this machine time to end themselves: with this one, the launcher ends them."""
+    deadline = time.monotonic() + _OTHERS_SECONDS
+    while len(_outcomes(folder)) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def end_with(launcher: int) -> None:

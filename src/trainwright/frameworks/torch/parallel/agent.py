@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
+from collections.abc import Iterable, Iterator
 
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher import api
 
 from trainwright.errors import WorldError
 from trainwright.frameworks.torch.parallel.watch import HUNG
-from trainwright.world import RETRYABLE
+from trainwright.world import FINAL, RETRYABLE
 
 SHUTDOWN_SECONDS = "600"  # seconds that the processes have to finish their step and to save it after a signal
+
+
+class _Agent(LocalElasticAgent):
+    """An agent that starts nothing again after an end that is final."""
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result: RunResult = super()._monitor_workers(worker_group)
+        if is_final(result.failures.values()):
+            self._remaining_restarts = 0
+        return result
+
+
+@contextlib.contextmanager
+def ending_finally() -> Iterator[None]:
+    """Let the agents that torch makes here start nothing again after an end that is final."""
+    before = api.LocalElasticAgent  # type: ignore[attr-defined]
+    api.LocalElasticAgent = _Agent  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        api.LocalElasticAgent = before  # type: ignore[attr-defined]
+
+
+def is_final(failures: Iterable[ProcessFailure]) -> bool:
+    """Return whether a process has said that no other try would help; the rest are its consequences."""
+    return any(one.exitcode == FINAL for one in failures)
 
 
 def failed(error: ChildFailedError, number: int, restarts: int) -> WorldError:

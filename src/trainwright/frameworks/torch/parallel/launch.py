@@ -18,7 +18,13 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from trainwright.config.schema import DistributedConfig
 from trainwright.frameworks.torch.parallel import nodes
-from trainwright.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, failed, first_death, silence
+from trainwright.frameworks.torch.parallel.agent import (
+    SHUTDOWN_SECONDS,
+    failed,
+    first_death,
+    is_final,
+    silence,
+)
 from trainwright.frameworks.torch.parallel.world import STORE
 from trainwright.process.environ import temporary_environment, threads_of_processes
 from trainwright.world import RESTARTS, RETRYABLE
@@ -43,7 +49,7 @@ def launch(
         most: The number of devices, if each process needs one.
 
     Returns:
-        The signal that ended them, if one did; they had time to commit.
+        The signal that ended them, if one did; they had time to commit. None: they have ended, and said how.
 
     Raises:
         WorldError: A process died, and no restarts are left.
@@ -66,6 +72,8 @@ def _start_again(distributed: DistributedConfig, command: Sequence[str], folder:
             _start(number, restart, command, folder)
             return
         except ChildFailedError as error:
+            if is_final(error.failures.values()):
+                return
             if restart == distributed.max_restarts:
                 raise failed(error, number, restart) from error
             died = deaths([one.exitcode for one in error.failures.values()])

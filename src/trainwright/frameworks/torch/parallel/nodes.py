@@ -20,7 +20,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from trainwright.config.schema import DistributedConfig
 from trainwright.errors import InputError, WorldError
-from trainwright.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, failed
+from trainwright.frameworks.torch.parallel.agent import SHUTDOWN_SECONDS, ending_finally, failed, is_final
 from trainwright.process.environ import temporary_environment, threads_of_processes
 from trainwright.world import RETRYABLE
 
@@ -30,7 +30,7 @@ _GET_ADDRESS = 0x8915  # SIOCGIFADDR of Linux
 def start(distributed: DistributedConfig, command: Sequence[str]) -> None:
     """Start the processes of this node when all nodes are there, and wait for their end.
 
-    If a process dies on any node, the processes of all nodes start again.
+    If a process dies on any node, the processes of all nodes start again, unless its end is final.
 
     Raises:
         InputError: The endpoint has no address.
@@ -65,9 +65,11 @@ def start(distributed: DistributedConfig, command: Sequence[str]) -> None:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             variables[name] = os.environ.get(name, interface)
     try:
-        with temporary_environment(variables):
+        with temporary_environment(variables), ending_finally():
             elastic_launch(config, command[0])(*command[1:])
     except ChildFailedError as error:
+        if is_final(error.failures.values()):
+            return
         if all(failure.exitcode == RETRYABLE for failure in error.failures.values()):
             raise WorldError(
                 f"a process on another node has died, after {distributed.max_restarts} "
