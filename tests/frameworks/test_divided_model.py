@@ -12,12 +12,14 @@ import pytest
 import torch
 
 import trainwright
+from trainwright.api.predicting import predict_chunks
 from trainwright.errors import ConfigError, DataError, InputError, ModelError
 from trainwright.frameworks.base import ModelInputs
 from trainwright.frameworks.torch import divided_model
 from trainwright.frameworks.torch.initial import materialise
 from trainwright.frameworks.torch.model import require_room
 from trainwright.records.run_dir import RunDir
+from trainwright.runs.processes import calls
 from trainwright.runs.run import Run
 from trainwright.runs.weights import stored_model
 
@@ -113,11 +115,30 @@ def test_a_model_of_transformers(tmp_path: Path) -> None:
     assert predictions(llama, tmp_path, MESHES["tensor"]) == predictions(llama, tmp_path, {})
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        trainwright.predict,
+        lambda run, data, **how: trainwright.predict_file(run, data, data.with_suffix(".csv"), **how),
+        lambda run, data, **how: list(predict_chunks(run, data, **how)),
+        lambda run, data, **how: trainwright.evaluate(run, data=data, **how),
+    ],
+    ids=["predict", "predict_file", "predict_chunks", "evaluate"],
+)
+def test_a_file_that_is_not_there_starts_no_process(
+    use: Any, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "start", lambda *_: pytest.fail("processes were started"))
+    with pytest.raises(DataError, match=r"missing\.txt: there is no such file"):
+        use(run, tmp_path / "missing.txt", overrides=MESHES["fsdp"])
+
+
 @pytest.mark.services
 def test_errors_of_the_processes_are_those_of_one(run: Run, tmp_path: Path) -> None:
     """Also where only the main process fails, as it alone writes."""
-    with pytest.raises(DataError, match=r"missing\.txt: there is no such file"):
-        trainwright.predict(run, tmp_path / "missing.txt", overrides=MESHES["fsdp"])
+    (tmp_path / "none").mkdir()
+    with pytest.raises(DataError, match=r"no file matches .*none"):
+        trainwright.predict(run, tmp_path / "none" / "*.txt", overrides=MESHES["fsdp"])
     source = run.path.parents[2] / "text.txt"
     with pytest.raises(InputError, match="there is no folder"):
         trainwright.predict_file(run, source, tmp_path / "no" / "folder.csv", overrides=MESHES["fsdp"])

@@ -83,7 +83,7 @@ def predict(
     options = _Options(keep, threshold, proba, interval, on_error, params)
     found = find(run, runs_dir, has_model)
     how = found, options, model, trust
-    return over_mesh(found, overrides, "predict", _predict, how, data, trust=trust)
+    return over_mesh(found, overrides, "predict", _predict, how, data, file=data, trust=trust)
 
 
 def predict_file(
@@ -138,7 +138,9 @@ def predict_file(
     options = _Options(keep, threshold, proba, interval, on_error, params, as_written=is_csv(output))
     found = find(run, runs_dir, has_model)
     how = found, options, model, trust
-    written: Written = over_mesh(found, overrides, "predict", _predict_file, how, data, output, trust=trust)
+    written: Written = over_mesh(
+        found, overrides, "predict", _predict_file, how, data, output, file=data, trust=trust
+    )
     return written
 
 
@@ -168,7 +170,7 @@ def predict_chunks(
     found = find(run, runs_dir, has_model)
     how = found, options, None, trust
     if overrides:
-        yield from over_mesh(found, overrides, "predict", _listed_chunks, how, data, trust=trust)
+        yield from over_mesh(found, overrides, "predict", _listed_chunks, how, data, file=data, trust=trust)
     else:
         yield from _chunks(ONE, how, data)
 

@@ -150,7 +150,7 @@ def evaluate(
     found = find(run, runs_dir, has_model)
     rows = _Rows(split, data, on_error, params)
     metrics: Metrics = over_mesh(
-        found, overrides, "evaluate", _evaluate, found, rows, model, trust, trust=trust
+        found, overrides, "evaluate", _evaluate, found, rows, model, trust, file=data, trust=trust
     )
     return metrics
 

@@ -20,9 +20,11 @@ from trainwright.digest import hashed
 from trainwright.engine.signals import Stopped
 from trainwright.errors import (
     CheckpointError,
+    DataError,
     DivergedError,
     InputError,
     ModelError,
+    OtherFormatError,
     TrainingError,
     WorldError,
 )
@@ -306,6 +308,8 @@ ENDS = [
     (TrainingError("not finite"), None, FINAL),
     (TrainingError("wrapped"), ValueError("a bug"), FINAL),
     (InputError("wrong"), None, FINAL),
+    (DataError("wrapped"), FileNotFoundError("no file"), FINAL),
+    (OtherFormatError("of another version"), None, FINAL),
     (Stopped("preempted"), None, 0),
 ]
 

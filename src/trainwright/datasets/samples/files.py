@@ -18,6 +18,7 @@ from trainwright.types import SplitName
 
 log = logging.getLogger("trainwright")
 TEXT_ENDING = ".txt"
+_WILD = "*?["
 _KINDS = {
     stat.S_IFIFO: "a pipe (FIFO)",
     stat.S_IFSOCK: "a socket",
@@ -99,9 +100,24 @@ def existing_file(path: str, *, mapped: bool = False) -> Path:
     return file
 
 
+def require_file(path: str) -> None:
+    """Make sure that a path leads to a file or a folder; what URLs and patterns stand for is not asked.
+
+    Raises:
+        DataError: There is nothing.
+    """
+    if not (is_url(path) or is_pattern(path) or Path(path).expanduser().exists()):
+        existing_file(path)
+
+
 def is_url(path: str) -> bool:
     """Return whether data are given by a URL."""
     return "://" in path
+
+
+def is_pattern(path: str) -> bool:
+    """Return whether a path is a pattern of files as `glob` knows them, and no file itself."""
+    return any(mark in path for mark in _WILD) and not (not is_url(path) and Path(path).exists())
 
 
 def files_below(path: str, pattern: str) -> list[str] | None:

@@ -8,10 +8,9 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from trainwright.config.file_types import COMPRESSIONS, ENDINGS
-from trainwright.datasets.samples.files import existing_file, files_below, files_matching, is_url
+from trainwright.datasets.samples.files import existing_file, files_below, files_matching, is_pattern, is_url
 from trainwright.errors import DataError
 
-_WILD = "*?["
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -48,7 +47,7 @@ def table_files(path: str, kind: str, *, mapped: bool = False) -> list[TableFile
     if not names:
         raise DataError(
             f"{path}: there is no file of this pattern"
-            if _is_pattern(path)
+            if is_pattern(path)
             else f"{path} is a folder, and no file below it ends in {' or '.join(ENDINGS[kind])}"
         )
     files = [TableFile(name, existing_file(name, mapped=mapped), partition_of(path, name)) for name in names]
@@ -68,7 +67,7 @@ def endings_of(kind: str) -> Collection[str]:
 
 def partition_of(path: str, name: str) -> dict[str, str]:
     """Return the columns that the folders of a file below a path, or of a pattern, name."""
-    inside = PurePath(name).parent.parts if _is_pattern(path) else _parts_below(path, name)
+    inside = PurePath(name).parent.parts if is_pattern(path) else _parts_below(path, name)
     pairs = (part.partition("=") for part in inside)
     return {key: "" if value == _NO_VALUE else unquote(value) for key, mark, value in pairs if mark and key}
 
@@ -80,7 +79,7 @@ def _parts_below(path: str, name: str) -> tuple[str, ...]:
 
 def _names(path: str, kind: str) -> list[str] | None:
     """Return the files that a folder or a pattern stands for; None if it is the path of a file."""
-    if _is_pattern(path):
+    if is_pattern(path):
         return files_matching(path)
     is_folder = path.endswith("/") if is_url(path) else Path(path).expanduser().is_dir()
     if not is_folder:
@@ -94,7 +93,3 @@ def _names(path: str, kind: str) -> list[str] | None:
         if name.lower().endswith(endings)
         and not any(part.startswith((".", "_")) for part in PurePath(name[depth:]).parts)
     ]
-
-
-def _is_pattern(path: str) -> bool:
-    return any(mark in path for mark in _WILD) and not (not is_url(path) and Path(path).exists())

@@ -14,6 +14,7 @@ from typing import Any
 from trainwright.config import Overrides
 from trainwright.config.distributed import bounds
 from trainwright.config.schema import RunConfig
+from trainwright.datasets.samples.files import require_file
 from trainwright.engine.signals import Stopped
 from trainwright.errors import InputError
 from trainwright.records.run_dir import RunDir
@@ -71,6 +72,7 @@ def over_mesh(
     verb: str,
     function: Callable[..., Any],
     *arguments: Any,
+    file: Any = None,
     trust: bool = False,
 ) -> Any:
     """Call a function in the processes that overrides ask for, and return its value in the main one.
@@ -84,9 +86,12 @@ def over_mesh(
         verb: What is done with the run, for messages.
         function: Takes `Members`, and the arguments; it can be imported from its module.
         arguments: Its arguments.
+        file: The path of a file that it reads, so that processes only start if it is there; data that are
+            no path need no file.
         trust: Whether the user trusts the run.
 
     Raises:
+        DataError: There is no such file.
         ConfigError: The mesh does not divide the virtual one of the run.
         InputError: An override is about more than the mesh, or the framework knows no meshes.
         TrainwrightError: What the function raises.
@@ -107,6 +112,8 @@ def over_mesh(
         )
     if bounds(config.distributed.nproc)[1] == 1:
         return function(Members(mesh=mesh), *arguments)
+    if isinstance(file, str | Path):
+        require_file(str(file))
     content = packed(Call(config, mesh, function, arguments))
     with tempfile.TemporaryDirectory(prefix="trainwright-") as name:
         signum = start(processes_of(config), config, content, Path(name))

@@ -19,7 +19,7 @@ from typing import Any
 from trainwright import plugins
 from trainwright.config.schema import RunConfig
 from trainwright.engine.signals import Stopped
-from trainwright.errors import CheckpointError, InputError, TrainwrightError, WorldError
+from trainwright.errors import CheckpointError, InputError, OtherFormatError, TrainwrightError, WorldError
 from trainwright.frameworks.base import Processes
 from trainwright.require import import_rule, importing_by
 from trainwright.runs.frameworks import framework_name
@@ -215,7 +215,12 @@ def end_with(launcher: int) -> None:
 
 
 def _is_retryable(error: BaseException) -> bool:
-    """Return whether another attempt may go better: a process, a disk or a store has failed."""
+    """Return whether another attempt may go better: a process, a disk or a store has failed.
+
+    What the user gave stays wrong, also where the system has said so: a file that is not there.
+    """
+    if isinstance(error, InputError | OtherFormatError):
+        return False
     if isinstance(error, WorldError | CheckpointError):
         return True
     return not isinstance(error, TrainwrightError | Stopped) or isinstance(error.__cause__, OSError)
