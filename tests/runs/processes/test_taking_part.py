@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -293,6 +294,17 @@ def test_an_error_that_cannot_be_read_again_is_named(request_of: Request) -> Non
         launched(request_of)
 
 
+@pytest.mark.parametrize("error", [RuntimeError("within"), TrainingError("within"), Needy("within", "it")])
+def test_an_error_shows_where_its_process_has_met_it(error: Exception, request_of: Request) -> None:
+    """The traceback, with that of its cause."""
+    plan(("1", raising(error, ZeroDivisionError("deep"))))
+    with pytest.raises(Exception, match="within") as caught:
+        launched(request_of)
+    said = "".join(traceback.format_exception(caught.value))
+    assert "In process 1:\nZeroDivisionError: deep\n" in said
+    assert "raise error from cause" in said.partition("In process 1:")[2]
+
+
 def test_an_outcome_of_an_earlier_try_is_forgotten(request_of: Request) -> None:
     plan(("0", raising(WorldError("gone"))), ("0", ending("completed")))
     assert launched(request_of).status == "completed"
@@ -341,7 +353,7 @@ def test_an_error_names_its_process_where_the_launcher_has_ended_the_others(
     """They have no outcome then, or have stopped."""
     monkeypatch.setenv("WORLD_SIZE", "3")
     plan(("1", raising(TrainingError("not finite"))), ("2", raising(Stopped("preempted"))))
-    with pytest.raises(TrainingError, match=r"^process 1: not finite$"):
+    with pytest.raises(TrainingError, match=r"^process 1: not finite\b"):
         launched(request_of)
     assert Fake.codes == [FINAL, 0]
 

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,7 +186,8 @@ def take_part_in(folder: Path, do: Callable[[Any], None]) -> int:
     if error is not None:
         if is_retryable and not isinstance(error, WorldError):  # all begin again, and this is why
             log.error("process %s: %s", rank, error if isinstance(error, TrainwrightError) else repr(error))
-        error = portable(error)
+        error, said = portable(error), traceback.format_exception(error)  # which would be lost on the way
+        error.add_note(f"In process {rank}:\n{''.join(said).rstrip()}")
     part = folder / f".outcome-{rank}"
     ended = Outcome(int(rank), int(size), error, is_retryable, restarts(), time.time())
     part.write_bytes(pickle.dumps(ended))
