@@ -53,6 +53,7 @@ def test_plan_in_words(command: Command, tmp_path: Path) -> None:
     done = command("plan", config, "--memory", "1KB")
     assert done.code == 0, done.err
     assert "fits" in done.out
+    assert " parameters, 1 process, " in done.out
     assert "config: distributed: {nproc: 1, strategy: ddp, virtual: {data: 1" in done.out
 
 
@@ -119,3 +120,10 @@ def test_a_number_for_which_no_mesh_is_possible(command: Command, tmp_path: Path
     assert done.code == 2
     assert "no mesh of 7 processes is possible" in done.err
     assert "allowed: 1, 2, 4" in done.err
+
+
+def test_a_memory_without_a_unit_is_refused_with_what_to_write(command: Command, tmp_path: Path) -> None:
+    refused = command("plan", write(tmp_path), "--memory", "80")
+    assert refused.code == 2
+    assert "'80' is not a size; write, for example, 80GB or 80MiB" in refused.err
+    assert "write, for example, 5GB or 500MiB" in command("plan", write(tmp_path), "--memory", "0").err

@@ -74,7 +74,9 @@ def size(_: click.Context, __: click.Parameter, value: str | None) -> int | None
         return None
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) *([KMGT])(i?)B", value.strip(), re.IGNORECASE)
     if found is None or not float(found[1]):
-        raise click.BadParameter(f"{value!r} is not a size; write, for example, 5GB or 500MiB")
+        number = re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", value.strip())
+        examples = f"{number[0]}GB or {number[0]}MiB" if number and float(number[0]) else "5GB or 500MiB"
+        raise click.BadParameter(f"{value!r} is not a size; write, for example, {examples}")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** (1 + "KMGT".index(found[2].upper())))
 
 

@@ -73,9 +73,8 @@ def plan(
 
 def _lines(made: MeshPlan) -> Iterator[str]:
     machines, meshes = made.machines, [made.own, *made.others]
-    yield (
-        f"{made.parameters:,} parameters, {machines.processes} processes, {machines.per_machine} on a machine"
-    )
+    processes = "1 process" if machines.processes == 1 else f"{machines.processes} processes"
+    yield f"{made.parameters:,} parameters, {processes}, {machines.per_machine} on a machine"
     yield ""
     yield from made.changes
     if made.changes:
