@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +146,64 @@ def test_errors_of_the_processes_are_those_of_one(run: Run, tmp_path: Path) -> N
     source = run.path.parents[2] / "text.txt"
     with pytest.raises(InputError, match="there is no folder"):
         trainwright.predict_file(run, source, tmp_path / "no" / "folder.csv", overrides=MESHES["fsdp"])
+
+
+ASKING = """
+import numpy as np
+import torch
+from torch import nn
+
+
+class Asking(nn.Module):
+    # Its forward pass asks for a value, so it cannot be called on the device meta.
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(16, 16), nn.Linear(16, 16)])
+        self.last = nn.Linear(16, 3)
+
+    def draw_parameters(self, module, name):
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+
+    def forward(self, x):
+        x = x / (1 + x[0, 0].item() ** 2)
+        for block in self.blocks:
+            x = torch.relu(block(x))
+        return self.last(x)
+
+
+def rows():
+    x = np.random.default_rng(0).normal(size=(90, 16)).astype("f4")
+    return x, np.argmax(x[:, :3], 1)
+"""
+
+
+@pytest.mark.services
+def test_code_of_the_user_that_asks_for_values(tmp_path: Path) -> None:
+    (tmp_path / "asking.py").write_text(ASKING)
+    config = {
+        "model": "asking:Asking",
+        "data": "asking:rows",
+        "training": {"max_steps": 2, "batch_size": 8, "threads": 1},
+        "distributed": {"virtual": {"data": 2, "pipeline": 2}},
+    }
+    (tmp_path / "config.yaml").write_text(json.dumps(config))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def called(*words: str) -> str:
+        command = [sys.executable, "-P", "-m", "trainwright", *words]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    called("train", "config.yaml")
+    alone, *others = (
+        called("evaluate", "last", *(f"{key}={value}" for key, value in some.items()))
+        for some in ({}, MESHES["pipeline"], MESHES["fsdp"])
+    )
+    assert others == [alone] * 2
 
 
 def test_the_model_is_made_without_memory(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import copy
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 import trainwright
+from trainwright.errors import InputError
+from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.state.layout import address, local
 from trainwright.frameworks.torch.state.training import TrainingState
@@ -127,6 +130,14 @@ def test_processes_that_differ_are_an_error_that_no_restart_mends(acme: Path, tm
     run = RunDir(path)
     assert len(run.attempts()) == 1
     assert run.require_manifest().determinism.tier == "statistical"
+
+
+def test_parts_of_a_model_need_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.distributed.get_backend_config", lambda: "cpu:gloo,cuda:gloo")
+    cuda = torch.device("cuda")
+    Strategy(SimpleNamespace(mesh=Mesh(data=2)), device=cuda)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"distributed.backend: over gloo, .*; use nccl"):
+        Strategy(SimpleNamespace(mesh=Mesh(shard=2)), device=cuda)  # type: ignore[arg-type]
 
 
 def test_the_coordinates_of_processes_on_a_mesh() -> None:

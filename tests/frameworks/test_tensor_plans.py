@@ -201,6 +201,31 @@ def test_what_a_block_computes_with_a_part_of_a_sum_is_refused(model: nn.Module,
         model(torch.ones(2, 8))
 
 
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.size, self.heads = 2, 4
+        self.up, self.down = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        by_head = self.up(x).view(len(x), self.heads, self.size)
+        whole: torch.Tensor = self.down(by_head.flatten(1))
+        return whole
+
+
+def test_numbers_of_the_whole_are_named_where_a_slice_fails() -> None:
+    model = nn.Sequential(Heads())
+    parallelize(model, Plan(["0.up"], ["0.down"]), Slices(2))
+    with pytest.raises(
+        ModelError, match=r'invalid for .*plan.divided: \{"\*": \[heads\]\}; it has heads, size$'
+    ):
+        model(torch.ones(3, 8))
+    model = nn.Sequential(Heads())
+    expected = model(torch.ones(3, 8))
+    parallelize(model, Plan(["0.up"], ["0.down"], divided={"*": ["heads"]}), Slices(2))
+    assert torch.allclose(model(torch.ones(3, 8)), expected, atol=1e-6)
+
+
 def test_heads_that_the_slices_do_not_divide() -> None:
     with pytest.raises(ModelError, match=r"4 does not divide num_kv_heads \(2\); for this model: 1, 2$"):
         layout_of(model := gpt(48, 8, **LLAMA, num_kv_heads=2), plan_of(model), 4)

@@ -12,6 +12,7 @@ from trainwright.errors import InputError
 from trainwright.frameworks.base import ModelInputs
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.initial import InitialWeights, materialise
+from trainwright.frameworks.torch.meta import WithoutValues
 from trainwright.frameworks.torch.model import LiveModel, with_architecture
 from trainwright.frameworks.torch.network import Network
 from trainwright.frameworks.torch.outputs import as_float, first_output
@@ -55,7 +56,10 @@ class DividedModel(LiveModel):
         if distributed.virtual.sizes.pipeline > 1:
             given = distributed.pipeline_split
             first_blocks = () if given == MEASURED else given  # outputs do not depend on where stages begin
-            stages = placed_stages(network.module, strategy, network.call, _sample(network), first_blocks)
+            sample = _sample(network)
+            if not _can_be_called(network, sample):
+                materialise(network.module, device)
+            stages = placed_stages(network.module, strategy, network.call, sample, first_blocks)
         strategy.place(network.module)
         materialise(network.module, device)
         state = TrainingState(
@@ -85,6 +89,17 @@ class DividedModel(LiveModel):
             return logits
         # All draw the next token from the same ones: those of a process that has the last stage.
         return next(one for one in self._strategy.world.gather(logits) if one is not None)
+
+
+def _can_be_called(network: Network, sample: Tensors) -> bool:
+    """Return whether the module can be called as it is, which may be on the device meta."""
+    device = next(network.module.parameters()).device
+    try:
+        with torch.no_grad(), WithoutValues():
+            network.call({name: one.to(device) for name, one in sample.items()})
+    except Exception:  # it asks for values, say
+        return False
+    return True
 
 
 def _sample(network: Network) -> Tensors:

@@ -17,6 +17,7 @@ from trainwright.config.schema import RunConfig
 from trainwright.datasets.samples.files import require_file
 from trainwright.engine.signals import Stopped
 from trainwright.errors import InputError
+from trainwright.frameworks.base import Processes
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.lookup import mesh_of_overrides
 from trainwright.runs.processes.started import packed, processes_of, start
@@ -48,6 +49,7 @@ class Call:
     """A function that each of several processes calls with the processes, and the same arguments."""
 
     config: RunConfig
+    processes: Processes
     mesh: Mapping[str, Any]
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -56,7 +58,7 @@ class Call:
         """Make the call as one of the processes; the main one leaves the value in a folder."""
         for signum in (signal.SIGTERM, signal.SIGINT):  # nothing is to be saved, and others may be gone
             signal.signal(signum, signal.SIG_DFL)
-        world = processes_of(self.config).join(self.config)
+        world = self.processes.join(self.config)
         for name in RANK_VARIABLES:  # else configs that are read would have the launcher's number
             del os.environ[name]
         value = self.function(Members(world, self.mesh), *self.arguments)
@@ -114,9 +116,11 @@ def over_mesh(
         return function(Members(mesh=mesh), *arguments)
     if isinstance(file, str | Path):
         require_file(str(file))
-    content = packed(Call(config, mesh, function, arguments))
+    with working_for(run, trust=trust):  # where the code of a model of the user's is found
+        processes = processes_of(config)
+    content = packed(Call(config, processes, mesh, function, arguments))
     with tempfile.TemporaryDirectory(prefix="trainwright-") as name:
-        signum = start(processes_of(config), config, content, Path(name))
+        signum = start(processes, config, content, Path(name))
         if signum == signal.SIGINT:
             raise KeyboardInterrupt
         if signum is not None:

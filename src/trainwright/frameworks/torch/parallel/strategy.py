@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainwright.config.distributed import DistributedConfig, VirtualConfig
+from trainwright.errors import InputError
 from trainwright.frameworks.torch.parallel import collectives
 from trainwright.frameworks.torch.parallel.blocks import Blocks
 from trainwright.frameworks.torch.parallel.norms import Norms
@@ -62,6 +64,17 @@ class Strategy:
         distributed: DistributedConfig | None = None,
         device: torch.device = _CPU,
     ) -> None:
+        """Take the processes; see the class.
+
+        Raises:
+            InputError: They have parts of a model, and share a GPU.
+        """
+        whole = world.mesh.size == world.mesh.data  # each process has the model
+        if device.type == "cuda" and not whole and "cuda:gloo" in dist.get_backend_config():
+            raise InputError(
+                "distributed.backend: over gloo, processes that have parts of a model cannot use a GPU; use "
+                "nccl, with a GPU for each process, or training.device: cpu"
+            )
         self.world = world
         self.shared: frozenset[str] = frozenset()  # parameters whose gradients several stages add up
         self.copied: frozenset[str] = frozenset()  # parameters that an earlier stage of a pipeline has, too

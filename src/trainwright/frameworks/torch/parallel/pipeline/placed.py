@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch.distributed as dist
 from torch import nn
 
-from trainwright.errors import InputError
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.outputs import Outputs
 from trainwright.frameworks.torch.parallel.pipeline.links import Links
@@ -39,14 +37,8 @@ def placed_stages(
 
     Raises:
         ModelError: The model cannot be divided.
-        InputError: The processes cannot send each other tensors of a GPU.
     """
     distributed, processes = strategy.distributed, strategy.world.mesh.pipeline
-    if processes > 1 and strategy.device.type == "cuda" and "cuda:gloo" in dist.get_backend_config():
-        raise InputError(
-            "distributed.backend: gloo cannot send the tensors of a GPU from stage to stage; use nccl, with "
-            "a GPU for each process, or training.device: cpu"
-        )
     stages = split(module, distributed.virtual.sizes.pipeline, first_blocks)
     uses = uses_of(module, stages, call, sample)
     links = Links(strategy.process_group("pipeline")) if processes > 1 else None

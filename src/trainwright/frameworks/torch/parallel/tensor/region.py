@@ -8,6 +8,7 @@ shapes, and a vectorized one treats the last elements of a tensor otherwise than
 from __future__ import annotations
 
 import functools
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from trainwright.config.emit import inline
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.generators import generators, seed_generators
 from trainwright.frameworks.torch.parallel.tensor import plan
@@ -24,6 +26,8 @@ from trainwright.frameworks.torch.parallel.tensor.slices import Slices
 from trainwright.frameworks.torch.state.layout import local
 from trainwright.order import stream_seed
 
+# Messages of torch about sizes that do not fit.
+_SIZES = re.compile(r"is invalid for input of size|split_with_sizes|must match the size")
 _ALIGNMENT = 64  # bytes: kernels may round by it, and new tensors have it
 
 
@@ -262,11 +266,11 @@ class RegionForward(SlicedForward):
             ModelError: The module goes on computing with a part of a sum.
         """
         if self._output is None or self._output is self._module:
-            return self._forward(*inputs, **named)
+            return self._sliced(inputs, named)
         self._late.clear()
         hook = self._output.register_forward_hook(self._see)
         try:
-            output = self._forward(*inputs, **named)
+            output = self._sliced(inputs, named)
             first = output[0] if isinstance(output, tuple) else output
             is_last = len(self._seen) == 1 and isinstance(first, Tensor) and _is_same(first, self._seen[0])
         finally:
@@ -278,6 +282,37 @@ class RegionForward(SlicedForward):
                 "only a part of the sum there: move norm and residual out of it, into a module around it"
             )
         return output
+
+    def _sliced(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Return the output of the module's own code for a slice.
+
+        Raises:
+            ModelError: That code counts with numbers of the whole, such as all heads.
+        """
+        try:
+            return self._forward(*inputs, **named)
+        except RuntimeError as error:
+            if not _SIZES.search(str(error)) or not (numbers := self._whole_numbers()):
+                raise
+            pattern = re.sub(r"\d+", "*", self._name)
+            raise ModelError(
+                f"{plan.KEY}: {self._name} fails with slices of its layers: {str(error).splitlines()[0]}; if "
+                "its code counts with a number of the whole, such as its heads, give it in "
+                f"{plan.KEY}.divided: {{{inline(pattern)}: [{numbers[0]}]}}; it has {', '.join(numbers)}"
+            ) from error
+
+    def _whole_numbers(self) -> list[str]:
+        """Return the integer attributes of the region that slices could have a share of, and have not."""
+        divided = {(id(part), attribute) for part, attribute in self._divided}
+        named = {
+            name: None
+            for part in self._modules
+            if type(part).__module__.partition(".")[0] != "torch"
+            for name, value in vars(part).items()
+            if type(value) is int and value >= self._slices.virtual and value % self._slices.virtual == 0
+            if not name.startswith("_") and (id(part), name) not in divided
+        }
+        return sorted(named, key=lambda name: "head" not in name)
 
     def _see(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
         self._seen.append(output)
