@@ -45,7 +45,7 @@ class Uses(nn.Module):
         if self.kind == "root":
             x = x + self.experts[str(number)](x)
         for block in self.blocks[number : number + 1] if self.kind == "list_of_experts" else self.blocks:
-            x = x + torch.tanh(block(x))
+            x = block(x) if self.kind == "plain" else x + torch.tanh(block(x))  # the first: stages can be
         if self.kind == "twice":
             x = x + self.blocks[0](x)
         if self.kind == "list":
