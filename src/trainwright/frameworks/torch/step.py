@@ -93,16 +93,18 @@ class TorchStep:
         self._freezing = freezing
         self._pipeline = pipeline
         self._parameters: list[nn.Parameter] = update.parameters  # those that are trained now
+        # A stage of a pipeline may have none that are ever trained.
+        self._device = self._parameters[0].device if self._parameters else strategy.device
         self._stream = stream_seed(settings.seed, STEP)
-        self._generators = generators(self._parameters[0].device)
+        self._generators = generators(self._device)
         world = strategy.world
         self._mine = strategy.ranks(world.rank, settings.virtual_ranks)  # the virtual ranks of this process
         self._prepare_sums()
         self._batch_norms = batch_norms
-        self.stopwatch = Stopwatch(self._parameters[0].device)
+        self.stopwatch = Stopwatch(self._device)
         # In lockstep, on GPUs, and in torch's own calls it is not known how long passes wait.
         waits = strategy.passes_communicate or world.mesh.pipeline * world.mesh.tensor > 1
-        is_ours = strategy.distributed.exact and not self._parameters[0].is_cuda
+        is_ours = strategy.distributed.exact and self._device.type != "cuda"
         is_known = batch_norms is None and (is_ours or not waits)
         self._is_timed = world.size > 1 and is_known
 
@@ -223,7 +225,7 @@ class TorchStep:
         for one, loss in zip(made, losses, strict=pipeline.is_last):
             if not one.is_idle:
                 by_rank[one.rank].append(loss)
-        zero = torch.zeros((), device=self._parameters[0].device)
+        zero = torch.zeros((), device=self._device)
         return [
             some[0] if len(some) == 1 else torch.stack(some).sum() if some else zero
             for some in by_rank.values()
@@ -270,7 +272,7 @@ class TorchStep:
         size = self._settings.microbatch_size
         if len(samples) <= size:
             if not len(samples):
-                return torch.zeros((), device=self._parameters[0].device)
+                return torch.zeros((), device=self._device)
             seed = stream_seed(self._stream, *stream, 0)
             factor = self._loss_factor(len(samples), total)
             return self._microbatch(take, samples, seed, factor, end=end, into=into)

@@ -8,8 +8,10 @@ time, and their sums, the lowest levels of the tree, are scattered after each of
 
 from __future__ import annotations
 
+import gc
 import logging
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar
@@ -20,7 +22,9 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.utils._pytree import tree_leaves
 
+from trainwright.errors import ModelError
 from trainwright.frameworks.torch.parallel import collectives
+from trainwright.frameworks.torch.parallel.alike import SamePasses
 from trainwright.frameworks.torch.parallel.batch_norm import has_batch_norms
 from trainwright.frameworks.torch.parallel.ddp import DataParallel
 from trainwright.frameworks.torch.parallel.stopwatch import waiting
@@ -38,6 +42,7 @@ class FullySharded(Strategy):
 
     divides_state: ClassVar[bool] = True
     passes_communicate: ClassVar[bool] = True
+    _alike: SamePasses | None = None
 
     @classmethod
     def chosen(cls, module: nn.Module, world: World, virtual: Mesh) -> type[Strategy]:
@@ -60,6 +65,12 @@ class FullySharded(Strategy):
             for name, one in module.named_parameters()
             if not _can_be_divided(one) or name in self.shared  # over the stages of each virtual rank first
         }
+        divided = {name: weakref.ref(one) for name, one in module.named_parameters() if one not in whole}
+        self._divide(module, whole)
+        _require_gone(divided)
+
+    def _divide(self, module: nn.Module, whole: set[nn.Parameter]) -> None:
+        """Let FSDP2 divide all parameters but some."""
         mesh = self.device_mesh["shard"]
         for part in [*modules_to_wrap(module, self.distributed), module]:
             divided = fully_shard(
@@ -79,6 +90,24 @@ class FullySharded(Strategy):
             for unit in self._units():
                 for group in _groups(unit):
                     group._register_post_backward_hook = partial(_end_after_inputs, group)
+        if self.distributed.virtual.sizes.pipeline == 1:  # stages end their virtual ranks in turns
+            self._alike = self._same_passes(module)
+
+    def _same_passes(self, module: nn.Module) -> SamePasses:
+        """Return the check that the processes make the same passes."""
+        parameters = {id(one): name for name, one in module.named_parameters()}
+        units = [
+            (
+                name,
+                [
+                    (group, [parameters[id(one.sharded_param)] for one in group.fsdp_params])
+                    for group in _groups(unit)
+                ],
+            )
+            for name, unit in module.named_modules()
+            if isinstance(unit, FSDPModule)
+        ]
+        return SamePasses(units, [self._group, self.process_group("data")], self.device)
 
     def _units(self) -> list[FSDPModule]:
         """Return the modules whose parameters are gathered together, the whole one first."""
@@ -140,6 +169,8 @@ class FullySharded(Strategy):
     def end_part(self, *, is_last: bool) -> None:  # noqa: ARG002 - the same for all
         """Take the gradients of the virtual ranks that were computed at the same time."""
         whole = [one for one in self._trained if one.grad is not None and "shard" not in splits_of(one)]
+        if self._alike is not None:
+            self._alike.end_part([self._names[id(one)] for one in whole])
         for one, total in zip(whole, self._sums([one.grad for one in whole]), strict=True):  # type: ignore[misc]
             one.grad = total
         self._tree.take()
@@ -158,6 +189,9 @@ class FullySharded(Strategy):
         """Prepare to sum the gradients of the blocks of these parameters."""
         super().train(parameters)
         self._trained = parameters
+        self._names = {id(one): name for name, one in self._root.named_parameters()}
+        if self._alike is not None:
+            self._alike.forget()
 
     def reduce(self) -> None:
         """Set the gradients of the blocks to the sum over all virtual ranks."""
@@ -175,18 +209,34 @@ def replicated(world: World) -> type[Strategy]:
     return DataParallel
 
 
-def _groups(unit: FSDPModule) -> list[Any]:
-    """Return what FSDP2 knows of the parameters that a module gathers together."""
-    state = unit._get_fsdp_state()
-    groups: list[Any] | None = getattr(state, "_fsdp_param_groups", None)
-    if groups is None:  # before torch 2.13 there is one group
-        groups = [] if state._fsdp_param_group is None else [state._fsdp_param_group]
-    return groups
+def _require_gone(parameters: Mapping[str, weakref.ref[nn.Parameter]]) -> None:
+    """Check that nothing keeps a parameter in whose place FSDP2 has put another one.
+
+    Raises:
+        ModelError: The model would compute with it, and nobody would train it.
+    """
+    if any(one() is not None for one in parameters.values()):
+        gc.collect()
+    if kept := [name for name, one in parameters.items() if one() is not None]:
+        raise ModelError(
+            f"distributed.strategy: something keeps the parameter {kept[0]} besides the model's attributes, "
+            "such as a list or a closure, which would go on with its initial value; get it from the module "
+            "in forward, or use strategy: ddp"
+        )
 
 
 def _divided(unit: FSDPModule) -> list[Any]:
     """Return what FSDP2 knows of each parameter that a module gathers."""
     return [one for group in _groups(unit) for one in group.fsdp_params]
+
+
+def _groups(unit: FSDPModule) -> list[Any]:
+    """Return the groups in which FSDP2 gathers the parameters of a module."""
+    state = unit._get_fsdp_state()
+    groups: list[Any] | None = getattr(state, "_fsdp_param_groups", None)
+    if groups is None:  # before torch 2.13 there is one group
+        groups = [] if state._fsdp_param_group is None else [state._fsdp_param_group]
+    return groups
 
 
 def _end_after_inputs(
@@ -244,5 +294,10 @@ class _TreeReduceScatter(_AllGather):
 
 
 def _can_be_divided(parameter: nn.Parameter) -> bool:
-    """Return whether FSDP2 can divide a parameter by rows; others stay whole in each process."""
-    return parameter.dim() > 0 and parameter.is_contiguous() and is_dense(parameter)
+    """Return whether FSDP2 can divide a parameter by rows; others stay whole in each process.
+
+    It would drop the hooks of a parameter.
+    """
+    hooks = [parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None)]
+    has_rows = parameter.dim() > 0 and parameter.numel() > 0
+    return has_rows and not any(hooks) and parameter.is_contiguous() and is_dense(parameter)

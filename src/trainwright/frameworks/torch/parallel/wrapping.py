@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import nn
 
@@ -19,10 +19,11 @@ def modules_to_wrap(module: nn.Module, distributed: DistributedConfig) -> list[n
     """Return the modules that are gathered one at a time, inner ones first.
 
     They are those that `distributed.wrap` names, or those of `min_num_params`; by default the blocks of the
-    model: members of `nn.ModuleList`s that have parameters, which models call one after the other.
+    model: members of `nn.ModuleList`s that have parameters, which models call one after the other, and share
+    none with what is outside of them.
 
     Raises:
-        ModelError: A pattern matches no module.
+        ModelError: A pattern matches no module, or one that cannot be gathered by itself.
     """
     if distributed.min_num_params is not None:
         return _large(module, distributed.min_num_params)
@@ -31,18 +32,42 @@ def modules_to_wrap(module: nn.Module, distributed: DistributedConfig) -> list[n
     else:
         lists = [part for part in module.modules() if isinstance(part, nn.ModuleList)]
         members = {id(one) for part in lists for one in part}
+        shares = _sharing(module)
         wrapped = [
-            one for one in module.modules() if id(one) in members and any(True for _ in one.parameters())
+            one
+            for one in module.modules()
+            if id(one) in members and any(True for _ in one.parameters()) and not shares(one)
         ]
     if repeated := [part for part in wrapped if isinstance(part, nn.ModuleList | nn.ModuleDict)]:
         kind = type(repeated[0]).__name__
         raise ModelError(f"distributed.wrap: a {kind} is not called itself; write its members, as `layers.*`")
+    shares = _sharing(module)
+    if sharing := [part for part in wrapped if shares(part)]:
+        name = next(name for name, part in module.named_modules() if part is sharing[0])
+        raise ModelError(
+            f"distributed.wrap: {name} shares a parameter with a module outside it; leave it out"
+        )
     return [part for part in reversed(wrapped) if part is not module]
 
 
 def _named(module: nn.Module, patterns: Sequence[str]) -> list[nn.Module]:
     names = matching_modules(module, patterns, "distributed.wrap")
     return [part for name, part in module.named_modules() if name in names]
+
+
+def _sharing(module: nn.Module) -> Callable[[nn.Module], bool]:
+    """Return what says whether a part of a module shares a parameter with what is outside the part."""
+    names, prefixes = defaultdict(set), defaultdict(set)  # by id; a shared module has several, too
+    for name, one in module.named_parameters(remove_duplicate=False):
+        names[id(one)].add(name)
+    for name, part in module.named_modules(remove_duplicate=False):
+        prefixes[id(part)].add(f"{name}." if name else "")
+
+    def shares(part: nn.Module) -> bool:
+        inside = (*prefixes[id(part)],)
+        return not all(name.startswith(inside) for one in part.parameters() for name in names[id(one)])
+
+    return shares
 
 
 def _large(module: nn.Module, least: int) -> list[nn.Module]:
@@ -53,14 +78,7 @@ def _large(module: nn.Module, least: int) -> list[nn.Module]:
     models often use as those of the output layer, and modules that share a parameter with others.
     """
     wrapped: list[nn.Module] = []
-    names, prefixes = defaultdict(set), defaultdict(set)  # by id; a shared module has several, too
-    for name, one in module.named_parameters(remove_duplicate=False):
-        names[id(one)].add(name)
-    for name, part in module.named_modules(remove_duplicate=False):
-        prefixes[id(part)].add(f"{name}.")
-
-    def is_shared(parameter: nn.Parameter, part: nn.Module) -> bool:
-        return not all(name.startswith((*prefixes[id(part)],)) for name in names[id(parameter)])
+    shares = _sharing(module)
 
     def visit(part: nn.Module) -> dict[int, int]:
         """Wrap what is large enough in a module; return the sizes of its other parameters, by id."""
@@ -71,7 +89,7 @@ def _large(module: nn.Module, least: int) -> list[nn.Module]:
             if child not in wrapped:
                 left |= visit(child)
         can_be = part is not module and not isinstance(part, _UNCALLED)
-        if sum(left.values()) < least or not can_be or any(is_shared(one, part) for one in part.parameters()):
+        if sum(left.values()) < least or not can_be or shares(part):
             return left
         wrapped.append(part)
         return {}
