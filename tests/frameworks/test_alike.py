@@ -36,12 +36,23 @@ class Uses(nn.Module):
         if kind == "closure":
             weight = self.out.weight
             self.function = lambda x: x @ weight.t()
+        if kind == "attention":  # which takes another kernel for evaluations, if it has no hooks
+            self.blocks = nn.ModuleList(nn.TransformerEncoderLayer(12, 2, 11, batch_first=True) for _ in "ab")
+        if kind == "limited":
+            self.table = nn.Embedding(4, 12, max_norm=0.5)
         if kind == "root":
             self.experts = nn.ModuleDict({str(one): nn.Linear(12, 12) for one in range(4)})
 
     def forward(self, x):  # (samples, 64) -> (samples, 10)
         number = int(10 * x.sum().abs()) % 4  # depends on the samples
         x = self.first(x)
+        if self.kind == "attention":
+            x = torch.stack([x, x.flip(1), x.roll(1, 1)], 1)  # (samples, 3, 12)
+            for block in self.blocks:
+                x = block(x)
+            return self.out(x.mean(1))
+        if self.kind == "limited":
+            x = x + self.table.weight.sum() + self.table(torch.tensor([number]))
         if self.kind == "root":
             x = x + self.experts[str(number)](x)
         for block in self.blocks[number : number + 1] if self.kind == "list_of_experts" else self.blocks:
@@ -68,13 +79,13 @@ def train(folder: Path, kind: str, virtual: dict[str, int], *mesh: str, **traini
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("kind", ["hook", "empty", "shared", "twice"])
+@pytest.mark.parametrize("kind", ["hook", "empty", "shared", "twice", "attention"])
 def test_the_bits_of_one_process(kind: str, tmp_path: Path) -> None:
-    results = []
+    results, training = [], {"precision": "bf16"} if kind == "attention" else {}
     for mesh in ([], ["nproc=2", "strategy=fsdp"]):
         folder = tmp_path / str(len(mesh))
         folder.mkdir()
-        results.append(StrategySuite._result(train(folder, kind, {"data": 4}, *mesh)))
+        results.append(StrategySuite._result(train(folder, kind, {"data": 4}, *mesh, **training)))
     StrategySuite._compare(*results)
     assert results[1]["determinism"]["tier"] == "bitwise"
 
@@ -87,6 +98,7 @@ def test_the_bits_of_one_process(kind: str, tmp_path: Path) -> None:
         ("closure", r"something keeps the parameter out\.weight besides"),
         ("root", r"the model uses experts\.\d.* with some parts of a batch"),
         ("list_of_experts", r"the model uses blocks\.\d with some parts of a batch"),
+        ("limited", r"the model changes its weights when it is called \(table\.weight\)"),
     ],
 )
 def test_what_would_not_be_exact_is_refused(kind: str, reason: str, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 _OF_TORCH: Mapping[str, Callable[[Any], object]] = {
     "threads": lambda torch: torch.get_num_threads(),
     "interop threads": lambda torch: torch.get_num_interop_threads(),
+    "fast attention": lambda torch: torch.backends.mha.get_fastpath_enabled(),
     "deterministic": lambda torch: torch.get_deterministic_debug_mode(),
     "fills memory": lambda torch: torch.utils.deterministic.fill_uninitialized_memory,
     "cudnn": lambda torch: (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),

@@ -168,9 +168,12 @@ class Network:
             sample: Tensors (1, ...); those of a module on the device meta are put there.
 
         Raises:
-            ModelError: The module or the loss fails on it, or the outputs have another shape than the task's.
+            ModelError: The module or the loss fails on it, or the outputs have another shape than the task's;
+                or the module changes its weights, and there are several processes.
         """
         name = self.inputs.config.model.type
+        named = [(key, one) for key, one in self.module.named_parameters() if not is_lazy(one)]
+        versions = [one._version for _, one in named]
         if next(self.module.parameters()).is_meta:
             sample = {key: one.to("meta") for key, one in sample.items()}
         shapes = ", ".join(f"{input_} {tuple(sample[input_].shape)}" for input_ in self.names)
@@ -183,6 +186,13 @@ class Network:
             raise ModelError(f"model {name} fails on {shapes}: {error}{self._type_hint()}") from error
         finally:
             self.module.train()
+        changed = [key for (key, one), before in zip(named, versions, strict=True) if one._version != before]
+        if changed and self.inputs.world.size > 1:
+            raise ModelError(
+                f"the model changes its weights when it is called ({changed[0]}), as an nn.Embedding with "
+                "max_norm does; each process calls it with other samples, so that they would differ: leave "
+                "that out, or set distributed.nproc=1"
+            )
         self._check_outputs(outputs)
         self.heads.check(outputs, sample)
         self._check_loss(outputs, sample)

@@ -42,6 +42,8 @@ def pin(config: RunConfig, threads: int) -> None:
     # Filling memory costs time, and we read none that is uninitialized.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
+    # Another kernel of attention for evaluations, which torch takes or not by whether layers have hooks.
+    torch.backends.mha.set_fastpath_enabled(False)
     if torch.cuda.is_available():  # products of matrices; convolutions use TF32 by torch's default
         torch.backends.cuda.matmul.allow_tf32 = config.training.precision == "tf32"
 
