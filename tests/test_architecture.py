@@ -33,6 +33,7 @@ LAYERS = (
     ("api",),
     ("studies", "integrations"),
     ("runs",),
+    ("exporters",),
     ("inference",),
     ("evaluation", "reports", "trackers.feed"),
     ("engine",),
@@ -85,6 +86,7 @@ SHARED = (
     "tasks.support",
     "trackers.feed",
     "callbacks",
+    "exporters.certificates",
 )  # beside adapters, and no adapters
 # The kinds that have a package of their own; strategies are part of training with torch.
 OUTER = {kind: entries for kind, entries in BUILT_IN.items() if kind != "strategy"}
@@ -92,6 +94,7 @@ KINDS = tuple(f"{kind}s" for kind in OUTER)
 NAMING_FRAMEWORKS = {
     "plugins": "the table of all adapters",
     "runs.semantics": "the table of the versions of our parts",
+    "exporters.onnx": "the table of its converters",
     "testing": "knows the settings that libraries have in a process",
     "runs.environment": "the names under which packages are distributed",
     "api.results": "a form of exports is called sklearn",

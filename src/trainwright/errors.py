@@ -21,6 +21,7 @@ exits with `exit_code`.
     ├── TrainingError               1   the training itself failed (a loss that is not finite, say)
     │   ├── RunGoneError            1   the run directory was renamed or removed meanwhile
     │   └── WorldError              1   another process of the attempt is gone
+    ├── DifferentArtifactError      3   an exported model predicts something else than its run
     └── TrackerError                1   a tracker cannot be reached; never stops a run
 
 Ctrl-C ends a verb with `Interrupted`, which is a `KeyboardInterrupt`.
@@ -182,6 +183,12 @@ class WorldError(TrainingError):
 
 class DivergedError(TrainingError):
     """Processes that should hold the same state do not, which another try would not mend."""
+
+
+class DifferentArtifactError(TrainwrightError):
+    """An exported model predicts something else than its run, or cannot be opened."""
+
+    exit_code = 3
 
 
 class TrackerError(TrainwrightError):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trainwright.tasks.base import Task
     from trainwright.types import DataInfo
 
-Kind = Literal["framework", "strategy", "dataset", "task", "tracker", "store", "sampler", "tuner"]
+Kind = Literal["framework", "strategy", "dataset", "task", "tracker", "store", "sampler", "tuner", "exporter"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -138,6 +138,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "mlflow": BuiltIn("trainwright.trackers.mlflow:MlflowTracker", "mlflow"),
         "tensorboard": BuiltIn("trainwright.trackers.tensorboard:TensorboardTracker", "tensorboard"),
     },
+    "exporter": {"onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx")},
     "sampler": {
         "cmaes": BuiltIn("trainwright.samplers.optuna:CmaEsSampler", "tuning"),
         "gp": BuiltIn("trainwright.samplers.optuna:GpSampler", "tuning"),

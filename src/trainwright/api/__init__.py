@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainwright.api.certificates import verify_certificate
     from trainwright.api.configs import check, init, schema
     from trainwright.api.differences import why
     from trainwright.api.forking import fork
@@ -62,6 +63,7 @@ __all__ = [
     "sync",
     "train",
     "tune",
+    "verify_certificate",
     "why",
     "work",
     "work_study",
@@ -69,6 +71,7 @@ __all__ = [
 
 # A verb's module is imported when the verb is first used: a list of runs needs nothing that trains.
 _VERBS = {
+    "certificates": ("verify_certificate",),
     "configs": ("check", "init", "schema"),
     "differences": ("why",),
     "forking": ("fork",),

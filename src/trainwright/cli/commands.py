@@ -30,6 +30,7 @@ _MODULES = {
     "generate": "generate",
     "explain": "models",
     "export": "models",
+    "certificate": "certificate",
     "report": "models",
     "runs": "runs",
     "config": "config",

@@ -248,14 +248,22 @@ def explain(run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
 
 @click.command()
 @options.run_argument
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=click.Path(path_type=Path), required=False)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The same as PATH.")
 @click.option(
     "--format",
     "form",
     help="A format of the model's library: ubj, txt, skops ...; or one that includes the preparation of "
-    "raw rows: native, sklearn, mlflow.  [default: by the suffix of PATH; without one, the library's "
+    "raw rows: onnx, native, sklearn, mlflow.  [default: by the suffix of PATH; without one, the library's "
     "usual format]",
 )
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    help="With --format onnx: the largest difference of an output, beside its size where that is above 1.  "
+    "[default: 1e-5]",
+)
+@click.option("--licence", "--license", help="With --format onnx: the terms of use, for the certificate.")
 @click.option(
     "--max-shard-size",
     metavar="SIZE",
@@ -269,8 +277,11 @@ def explain(run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
 @options.as_json
 def export(
     run: str,
-    path: Path,
+    path: Path | None,
+    output: Path | None,
     form: str | None,
+    tolerance: float | None,
+    licence: str | None,
     max_shard_size: int | None,
     force: bool,
     trust: bool,
@@ -279,14 +290,26 @@ def export(
 ) -> None:
     """Export a run's model for use without Trainwright.
 
-    It is written to PATH, for its own library, scikit-learn or MLflow.
+    It is written to PATH, for ONNX Runtime, its own library, scikit-learn or MLflow.
     """
+    if (path is None) == (output is None):
+        raise click.UsageError("say once where to write it: export RUN PATH, or -o PATH")
+    path = path or output
+    assert path is not None
     if path.exists() and not force:
         raise click.BadParameter(
             f"{path} already exists: choose another name, or replace it with --force", param_hint="PATH"
         )
     if form is None and (path.suffix == ".safetensors" or max_shard_size is not None):
         form = "safetensors"
+    from trainwright.api.results import certified_form
+
+    certified = certified_form(path, form)
+    if certified is not None or tolerance is not None or licence is not None:
+        where: dict[str, Any] = {"runs_dir": runs_dir, "trust": trust}
+        made = trainwright.export(run, path, certified or form, tolerance=tolerance, licence=licence, **where)
+        _show_certificate(made, as_json)
+        return
     if form in ("native", "sklearn", "mlflow", "safetensors"):
         chosen = form
         made = trainwright.export(
@@ -297,6 +320,25 @@ def export(
         chosen = predictor.export_format(path, form)
         made = predictor.export(path, chosen)
     show({"path": str(made), "format": chosen}, [f"{made} ({chosen})", *_advice(made, chosen)], as_json)
+
+
+def _show_certificate(made: Path, as_json: bool) -> None:
+    """Say what the certificate of an exported model says."""
+    from trainwright.exporters.certificates.certify import certificate_of, read_certificate
+
+    known = read_certificate(made)
+    compared, latency = known.compared, known.latency_seconds
+    counts = " and ".join(f"{count} {name}" for name, count in compared["rows"].items())
+    lines = [
+        f"{made} ({known.format}, {sum(one['bytes'] for one in known.files.values()):,} bytes)",
+        f"compared with the run on {counts} rows, in batches of {', '.join(map(str, compared['batches']))}: "
+        f"largest difference {compared['largest_difference']:.3g}, mean {compared['mean_difference']:.3g}; "
+        f"{compared['equal_labels']:.2%} of labels equal",
+        f"a call takes {latency['1'] * 1e3:.3g} ms for 1 row, {latency['64'] * 1e3:.3g} ms for 64",
+        f"certificate: {certificate_of(made)}",
+        f"verify it anywhere: python {made}.reader.py verify",
+    ]
+    show({"path": str(made), "format": known.format, "certificate": known.to_json()}, lines, as_json)
 
 
 def _advice(made: Path, form: str) -> list[str]:

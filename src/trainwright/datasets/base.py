@@ -216,6 +216,7 @@ class DataBundle:
         ranges: The least and greatest values of columns of numbers and times in the training rows.
         code: The user's objects whose code makes the samples, such as map-style data sets.
         batch_size: That of the user's data loaders, if the samples were given as such.
+        examples: The first rows of each split of a table, read as their kinds, before they became features.
     """
 
     info: DataInfo
@@ -238,6 +239,7 @@ class DataBundle:
     ranges: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     code: Sequence[Any] = field(default=(), repr=False)
     batch_size: int | None = None
+    examples: Mapping[SplitName, Any] = field(default_factory=dict, repr=False)
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, compute: Callable[[DataBundle], T]) -> T:

@@ -108,7 +108,8 @@ class Predictor:
             )
             self._task = task_for(self.info)
         with _LOADING, preserved_global_random():
-            self.model = in_original_units(framework.load(inputs, stored.folder), self.info)
+            self.trained_model = framework.load(inputs, stored.folder)
+        self.model = in_original_units(self.trained_model, self.info)  # as the user sees it
         self._rows = InputRows(
             self.config.data, self.info, self._preparation, self._tokenizer, self.model.input_names
         )

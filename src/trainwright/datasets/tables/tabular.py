@@ -47,6 +47,7 @@ from trainwright.types import (
 )
 
 Tables = Mapping[SplitName, Table]
+_EXAMPLES = 1000  # rows of each split that are kept as they were read
 _MOST_IDENTIFIERS = 1_000_000  # texts that are kept to name rows in a report
 
 
@@ -182,6 +183,7 @@ def build(
         sampling=sampling_weights(tables["train"], rows["train"], config),
         repeated=repeated,
         ranges=ranges_of(parts["train"], getattr(preparation, "columns", ())),
+        examples={name: _head(part) for name, part in parts.items()},
     )
 
 
@@ -215,6 +217,12 @@ def _identifiers(
         if len(columns) == len(parts) and (rows <= _MOST_IDENTIFIERS or not _holds_objects(columns)):
             return {split: Identifiers(name, values) for split, values in columns.items()}
     return {}
+
+
+def _head(table: Table) -> Table:
+    """Return copies of the first rows, which keep no others in memory."""
+    rows = table.take(np.arange(min(len(table), _EXAMPLES)))
+    return replace(rows, columns=dict(rows.columns), frame=None)
 
 
 def _holds_objects(columns: Mapping[SplitName, Array]) -> bool:

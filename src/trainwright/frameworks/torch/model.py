@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -28,12 +29,14 @@ from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.tensor.parallelize import split
 from trainwright.frameworks.torch.params import FOLDER_FORMATS, FORMATS, TRANSFORMERS
+from trainwright.frameworks.torch.predictions import to_predictions
 from trainwright.frameworks.torch.process import device_of
 from trainwright.frameworks.torch.state import structure
 from trainwright.frameworks.torch.state.snapshot import named_buffer
 from trainwright.frameworks.torch.state.training import TrainingState, saved_architecture
 from trainwright.frameworks.torch.state.unsaved import fingerprints
 from trainwright.process.machine import available_memory
+from trainwright.tasks.base import Task
 from trainwright.tasks.support.accumulators import Accumulator
 from trainwright.types import INPUT_IDS, Array, Ids, Predictions
 
@@ -65,6 +68,11 @@ class _TorchModel(Model):
         return self._module
 
     @property
+    def predicting(self) -> torch.nn.Module:
+        """A module in evaluation mode from features to the predictions of the task, for exports; a copy."""
+        return _Predicting(copy.deepcopy(self._module), self._network.task).eval()
+
+    @property
     def parameter_count(self) -> int:
         """The number of elements of the module's parameters."""
         return sum(one.numel() for one in self._module.parameters())
@@ -80,6 +88,24 @@ class _TorchModel(Model):
                 name: one.bfloat16() if one.is_floating_point() else one for name, one in weights.items()
             }
         write_tensors(path, [named_buffer(name, one) for name, one in weights.items()])
+
+
+class _Predicting(torch.nn.Module):
+    """A module, and what its task makes of its outputs.
+
+    Args:
+        module: The module, which takes features alone.
+        task: The task, whose predictions need no targets.
+    """
+
+    def __init__(self, module: torch.nn.Module, task: Task) -> None:
+        super().__init__()
+        self.module = module
+        self._task = task
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return predictions, (rows,) or (rows, outputs), of features, (rows, ...)."""
+        return to_predictions(first_output(as_float(self.module(features))), {}, self._task)
 
 
 class LiveModel(_TorchModel):

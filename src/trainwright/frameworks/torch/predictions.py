@@ -30,7 +30,7 @@ def to_predictions(outputs: Tensor, batch: Tensors, task: Task) -> Tensor:
 
 def _values(outputs: Tensor, batch: Tensors, info: DataInfo) -> Tensor:  # noqa: ARG001 - one table
     """Return values (rows,) or (rows, outputs) in the data's unit, before `precision.restored`."""
-    values = outputs.reshape(len(outputs)) if info.outputs == 1 else outputs  # (rows,) or (rows, outputs)
+    values = outputs.reshape(-1) if info.outputs == 1 else outputs  # (rows,) or (rows, outputs)
     return values * info.target_scale + info.target_mean
 
 

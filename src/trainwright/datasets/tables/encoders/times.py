@@ -17,8 +17,8 @@ from trainwright.types import Array
 
 DAYS = "days"  # the first feature of each column: days since 1970-01-01
 _DAYS_OF_YEAR = 365.2425
-_DAY_US = 86_400_000_000  # microseconds
-_PERIODS = {"month": 12, "day": 31, "weekday": 7, "hour": 24, "minute": 60}  # of the parts that come back
+DAY_US = 86_400_000_000  # microseconds
+PERIODS = {"month": 12, "day": 31, "weekday": 7, "hour": 24, "minute": 60}  # of the parts that come back
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class TimeColumn(Encoder):
         if number is not None:
             filled = np.datetime64(round(number), "us")
             times, fill = np.where(missing(values), filled, values), str(filled)
-        parts = [part for part in (DAYS, "year", *_PERIODS) if part == DAYS or _varies(_PARTS[part](times))]
+        parts = [part for part in (DAYS, "year", *PERIODS) if part == DAYS or _varies(_PARTS[part](times))]
         scaling = [_scaling(_PARTS[part](times), rows) for part in parts]
         if rows.config.standardize:
-            cycles = [f"{part}_{wave}" for part in parts if part in _PERIODS for wave in ("sin", "cos")]
+            cycles = [f"{part}_{wave}" for part in parts if part in PERIODS for wave in ("sin", "cos")]
             parts, scaling = parts + cycles, scaling + [(0.0, 1.0)] * len(cycles)
         means, scales = zip(*scaling, strict=True)
         return cls(name, parts, list(means), list(scales), fill, rows.keeps)
@@ -139,7 +139,7 @@ def _units(unit: str, offset: int, period: int | None) -> Callable[[Array], Arra
 
 
 def _days(times: Array) -> Array:
-    return times.astype("datetime64[us]").astype(np.int64) / _DAY_US
+    return times.astype("datetime64[us]").astype(np.int64) / DAY_US
 
 
 def _day(times: Array) -> Array:
@@ -147,17 +147,22 @@ def _day(times: Array) -> Array:
     return np.asarray(times.astype("datetime64[D]") - months).astype(np.float64)
 
 
-def _cycle(part: str, wave: Callable[[float], float]) -> Callable[[Array], Array]:
-    """Return a function from times to a wave of one of their parts.
+def waves_of(part: str, wave: str) -> Array:
+    """Return the sine or cosine (`sin`, `cos`) of a part that comes back, by the part less `FIRST`.
 
     The last digits of a sine differ between machines, so that it is rounded.
     """
-    period = _PERIODS[part]
-    waves = np.array([round(wave(2 * math.pi * i / period), 12) for i in range(period)])
-    return lambda times: waves[(_PARTS[part](times) - _FIRST.get(part, 0)).astype(np.int64)]
+    period, function = PERIODS[part], getattr(math, wave)
+    return np.array([round(function(2 * math.pi * i / period), 12) for i in range(period)])
 
 
-_FIRST = {"month": 1, "day": 1}
+def _cycle(part: str, wave: str) -> Callable[[Array], Array]:
+    """Return a function from times to a wave of one of their parts."""
+    waves = waves_of(part, wave)
+    return lambda times: waves[(_PARTS[part](times) - FIRST.get(part, 0)).astype(np.int64)]
+
+
+FIRST = {"month": 1, "day": 1}
 _PARTS: dict[str, Callable[[Array], Array]] = {
     DAYS: _days,
     "year": _units("Y", 1970, None),
@@ -167,5 +172,5 @@ _PARTS: dict[str, Callable[[Array], Array]] = {
     "hour": _units("h", 0, 24),
     "minute": _units("m", 0, 60),
 }
-_PARTS |= {f"{part}_sin": _cycle(part, math.sin) for part in _PERIODS}
-_PARTS |= {f"{part}_cos": _cycle(part, math.cos) for part in _PERIODS}
+_PARTS |= {f"{part}_sin": _cycle(part, "sin") for part in PERIODS}
+_PARTS |= {f"{part}_cos": _cycle(part, "cos") for part in PERIODS}

@@ -1,0 +1,89 @@
+"""The contract of exporters: a run's model as a file or folder that its own runtime opens.
+
+An exporter (`exporters/onnx/` -> `OnnxExporter`) writes an artifact, and names a module that opens one: its
+runtime, which imports nothing of ours. Each export compares the artifact, opened in a process of its own,
+with the run's predictor before it appears under its name; see `exporters.certify`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from trainwright.inference.predictor import Predictor
+from trainwright.plugins import task_for
+from trainwright.require import require
+from trainwright.types import Array, DataInfo
+
+
+class Input(NamedTuple):
+    """An input of an artifact.
+
+    Attributes:
+        name: Its name: that of a raw column, or of an array that the model takes.
+        dtype: `float64`, `string`, `int64` (of times: microseconds since 1970), or that of the array.
+        shape: The shape of one row: (1,) of a column.
+        content: What it holds, in words.
+        reads: How cells of text are read: the fields of `datasets.tables.typed.ColumnKind`; empty for arrays.
+    """
+
+    name: str
+    dtype: str
+    shape: Sequence[int]
+    content: str = ""
+    reads: Mapping[str, Any] = {}
+
+
+def names_classes(info: DataInfo) -> bool:
+    """Return whether a model predicts one of several classes, and their probabilities."""
+    task = task_for(info)
+    return task.gives_probabilities and not task.targets_are_labels
+
+
+class Exporter(ABC):
+    """An exporter of one format."""
+
+    suffix: ClassVar[str] = ""  # of the file that it writes; empty: it writes a folder
+    runtime: ClassVar[str]  # the module whose `open_artifact` opens one; it imports nothing of ours
+    packages: ClassVar[Sequence[str]]  # that the runtime imports
+    extra: ClassVar[str]  # of ours, which brings them
+
+    @classmethod
+    def check_runtime(cls) -> None:
+        """Check that the runtime is installed.
+
+        Raises:
+            MissingExtraError: It is not.
+        """
+        for name in cls.packages:
+            require(name, cls.extra)
+
+    @abstractmethod
+    def write(self, predictor: Predictor, path: Path, metadata: Mapping[str, str]) -> None:
+        """Write a model.
+
+        Args:
+            predictor: The model of a run.
+            path: The file or folder to make.
+            metadata: What to write into it where the format has a place for that.
+
+        Raises:
+            InputError: The format cannot hold this model; the message names the nearest one that can.
+        """
+
+    @abstractmethod
+    def inputs(self, predictor: Predictor) -> Sequence[Input]:
+        """Return the inputs of what `write` makes.
+
+        Raises:
+            InputError: As in `write`.
+        """
+
+    @abstractmethod
+    def steps(self, path: Path, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return values inside an artifact for some rows, in order, to find the first that is wrong.
+
+        They are called `column NAME` (the features of a column), `features`, and as the exporter likes.
+        """
