@@ -452,3 +452,9 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, t
         match=r"2 processes need a GPU each, but this machine has 1; give distributed\.nproc=1, or",
     ):
         trainwright.train(HARD, {"distributed.nproc": 2}, runs_dir=tmp_path)
+
+
+def test_nccl_without_gpus_is_refused(tmp_path: Path) -> None:
+    changes = {"distributed.nproc": 2, "distributed.backend": "nccl", "training.device": "cpu"}
+    with pytest.raises(InputError, match=r"distributed\.backend: nccl is for processes on GPUs"):
+        trainwright.train(HARD, changes, runs_dir=tmp_path)

@@ -23,7 +23,7 @@ class TorchProcesses(Processes):
         """Return the world of torch's process group."""
         backend = config.distributed.backend
         if backend == "auto":
-            backend = "nccl" if device_named(config.training.device).type == "cuda" else "gloo"
+            backend = "nccl" if _on_gpus(config) else "gloo"
         from trainwright.frameworks.torch.parallel.world import join
 
         return join(backend, config.distributed.mesh)
@@ -33,7 +33,11 @@ class TorchProcesses(Processes):
         require_libraries()
         from trainwright.frameworks.torch.parallel.launch import launch
 
-        is_cuda = device_named(config.training.device).type == "cuda" and config.distributed.backend != "gloo"
+        if config.distributed.backend == "nccl" and not _on_gpus(config):
+            raise InputError(
+                "distributed.backend: nccl is for processes on GPUs, and these train on the CPU; leave it out"
+            )
+        is_cuda = _on_gpus(config) and config.distributed.backend != "gloo"
         if is_cuda and (least := bounds(config.distributed.nproc)[0]) > gpus():
             raise InputError(
                 f"distributed.nproc: {least} processes need a GPU each, but this machine has {gpus()}; give "
@@ -57,3 +61,8 @@ class TorchProcesses(Processes):
         from trainwright.frameworks.torch.planning.estimate import plan
 
         return plan(inputs, machines, is_free=is_free, refusals=refusals)
+
+
+def _on_gpus(config: RunConfig) -> bool:
+    """Return whether the processes train on GPUs."""
+    return device_named(config.training.device).type == "cuda"
