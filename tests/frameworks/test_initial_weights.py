@@ -382,7 +382,7 @@ def test_each_stage_of_a_pipeline_reads_its_own_part_of_a_folder(
     read: set[str] = set()
     for index in range(2):
         initial = InitialWeights.of(given["type"], given["params"], info_of(given), divided=True)
-        module, links = initial.module, SimpleNamespace(index=index, size=2, open=lambda _: None)
+        module, links = initial.module, SimpleNamespace(index=index, size=2, open=lambda *_: None)
         Pipeline(module, stages, uses, links=links).place(CPU)  # type: ignore[arg-type]
         initial.fill(CPU, SEED)
         own = {key: value for key, value in module.state_dict(keep_vars=True).items() if key in expected}

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from staged_runs import (
     BATCHES,
     CPU,
@@ -20,7 +19,6 @@ from staged_runs import (
     Batches,
     Case,
     Result,
-    Row,
     Run,
     digest,
     gpt,
@@ -35,7 +33,6 @@ from torch.nn import functional
 from trainwright.errors import InputError, ModelError
 from trainwright.frameworks.torch.parallel.pipeline.links import Channel, Links
 from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
-from trainwright.frameworks.torch.parallel.pipeline.placed import placed_stages
 from trainwright.frameworks.torch.parallel.pipeline.schedule import (
     GPIPE,
     INTERLEAVED,
@@ -49,7 +46,6 @@ from trainwright.frameworks.torch.parallel.pipeline.schedule import (
 )
 from trainwright.frameworks.torch.parallel.pipeline.split import split
 from trainwright.frameworks.torch.parallel.pipeline.uses import uses_of
-from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.order import STEP, stream_seed
 
 # --- a loop written out for a GPT with tied embeddings
@@ -421,14 +417,6 @@ def test_channels_are_connected_before_the_first_pass(monkeypatch: pytest.Monkey
     with ThreadPoolExecutor(size) as threads:
         seen = list(threads.map(connected, range(size)))
     assert seen == [{tag for tag, pair in enumerate(pairs) if rank in pair} for rank in range(size)]
-
-
-def test_stages_on_a_gpu_need_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dist, "get_backend_config", lambda: "cpu:gloo,cuda:gloo")
-    world = Row(0, 2)
-    strategy = Strategy(world, device=torch.device("cuda"))
-    with pytest.raises(InputError, match=r"distributed\.backend: gloo cannot send .* use nccl"):
-        placed_stages(gpt(), strategy, lambda batch: batch, {}, ())
 
 
 # --- schedules
