@@ -11,7 +11,8 @@ import pytest
 from test_wrapping import names_of
 from torch import nn
 
-from trainwright.errors import ModelError
+from trainwright.errors import ModelError, WorldError
+from trainwright.frameworks.torch.network import translated
 from trainwright.testing.strategy_suite import StrategySuite
 
 MODELS = """
@@ -125,3 +126,10 @@ def test_members_that_share_a_weight_are_gathered_with_the_model() -> None:
     assert names_of(module) == ["layers.1"]
     with pytest.raises(ModelError, match=r"layers\.0 shares a parameter with a module outside it"):
         names_of(module, strategy="fsdp", wrap=["layers.*"])
+
+
+def test_a_lost_connection_within_the_model_is_one_of_processes() -> None:
+    """Else the process would end for good, and all others with it, instead of beginning again."""
+    lost = RuntimeError("[/pytorch/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer")
+    assert isinstance(translated(lost, "step 3"), WorldError)
+    assert not isinstance(translated(RuntimeError("shape '[4]' is invalid"), "step 3"), WorldError)

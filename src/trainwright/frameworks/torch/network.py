@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from trainwright.datasets.base import Split
-from trainwright.errors import ModelError, TrainingError
+from trainwright.errors import ModelError, TrainingError, WorldError
 from trainwright.frameworks.base import ModelInputs
 from trainwright.frameworks.support.inputs import prediction_batch_size
 from trainwright.frameworks.torch.data import Tensors, TensorSource
@@ -36,6 +37,9 @@ from trainwright.tasks.support.precision import restored
 from trainwright.types import TARGET, Ids, Predictions, weights_of
 
 log = logging.getLogger("trainwright")
+_LOST = re.compile(
+    r"gloo/transport|(closed|reset) by peer|NCCL|ProcessGroup"
+)  # in messages of torch.distributed
 
 
 class Network:
@@ -269,6 +273,8 @@ def _leaves(outputs: Outputs) -> Outputs:
 
 def translated(error: Exception, where: str) -> TrainingError:
     """Return our error for an exception of torch."""
+    if _LOST.search(str(error)):  # of a collective within the model
+        return WorldError(f"another process is gone ({error})")
     hint = "see where with --debug"
     if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):  # on CPUs
         hint = (
