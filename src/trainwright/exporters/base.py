@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from trainwright.errors import InputError
 from trainwright.inference.predictor import Predictor
-from trainwright.plugins import task_for
+from trainwright.plugins import adapter, name_of_framework, names, task_for
 from trainwright.require import require
 from trainwright.types import Array, DataInfo
 
@@ -49,6 +50,27 @@ class Exporter(ABC):
     runtime: ClassVar[str]  # the module whose `open_artifact` opens one; it imports nothing of ours
     packages: ClassVar[Sequence[str]]  # that the runtime imports
     extra: ClassVar[str]  # of ours, which brings them
+    frameworks: ClassVar[Sequence[str]]  # whose models it takes
+    successor: ClassVar[str] = ""  # of a legacy format: the one that took its place
+
+    @classmethod
+    def check_framework(cls, form: str, predictor: Predictor) -> None:
+        """Check that the format can hold models of a framework.
+
+        Args:
+            form: The name of the exporter.
+            predictor: The model of a run.
+
+        Raises:
+            InputError: It cannot; the message names the formats that can.
+        """
+        framework = name_of_framework(predictor.framework)
+        if framework not in cls.frameworks:
+            able = [name for name in names("exporter") if framework in adapter("exporter", name).frameworks]
+            raise InputError(
+                f"--format {form} takes models of {', '.join(cls.frameworks)}; one of {framework} can be "
+                f"exported with --format {' or '.join(able)}"
+            )
 
     @classmethod
     def check_runtime(cls) -> None:

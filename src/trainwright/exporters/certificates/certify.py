@@ -67,6 +67,7 @@ def export_certified(
         DifferentArtifactError: The artifact predicts something else; it does not appear.
     """
     exporter: Exporter = adapter("exporter", form)()
+    exporter.check_framework(form, predictor)
     predictor.unusual()  # which silences warnings of the edge rows
     inputs = exporter.inputs(predictor)
     with tempfile.TemporaryDirectory(prefix="trainwright-export-") as folder:

@@ -6,7 +6,6 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -35,6 +34,7 @@ class OnnxExporter(Exporter):
     runtime = "trainwright.exporters.onnx.runtime"
     packages = ("onnxruntime", "numpy")
     extra = "onnx"
+    frameworks = tuple(_CONVERTERS)
 
     def write(self, predictor: Predictor, path: Path, metadata: Mapping[str, str]) -> None:
         """Write the model as a file of ONNX; see `Exporter.write`."""
@@ -43,7 +43,7 @@ class OnnxExporter(Exporter):
         from trainwright.exporters.onnx.outputs import add_outputs
         from trainwright.exporters.onnx.preparation import add_arrays, add_preparation
 
-        convert = _converter(predictor)
+        convert = importlib.import_module(_CONVERTERS[name_of_framework(predictor.framework)])
         graph = Graph()
         preparation = predictor.preparation
         if isinstance(preparation, TabularPreparation):
@@ -105,13 +105,3 @@ class OnnxExporter(Exporter):
         session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         found = session.run(list(names), {name: np.asarray(value) for name, value in feeds.items()})
         return dict(zip(names.values(), found, strict=True))
-
-
-def _converter(predictor: Predictor) -> Any:
-    framework = name_of_framework(predictor.framework)
-    if framework not in _CONVERTERS:
-        raise InputError(
-            f"--format onnx takes models of {', '.join(_CONVERTERS)}; export one of {framework} with "
-            "--format mlflow"
-        )
-    return importlib.import_module(_CONVERTERS[framework])
