@@ -38,10 +38,10 @@ class Sample:
         """Return the inputs of an artifact: columns (rows, 1), or arrays (rows, ...)."""
         if not isinstance(self.rows, Table):
             return {one.name: np.asarray(self.rows[one.name]) for one in inputs}
-        return {one.name: _cells(self.rows.columns[one.name], one.dtype) for one in inputs}
+        return {one.name: cells_of(self.rows.columns[one.name], one.dtype) for one in inputs}
 
 
-def _cells(values: Array, dtype: str) -> Array:
+def cells_of(values: Array, dtype: str) -> Array:
     """Return a column as an input, (rows, 1)."""
     if dtype == "string":
         return np.array([["" if one is None else str(one)] for one in values.tolist()], dtype=object)
