@@ -87,6 +87,7 @@ SHARED = (
     "trackers.feed",
     "callbacks",
     "exporters.certificates",
+    "exporters.opened",
     "exporters.prepared",
     "exporters.programs",
 )  # beside adapters, and no adapters
