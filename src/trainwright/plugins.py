@@ -138,7 +138,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "mlflow": BuiltIn("trainwright.trackers.mlflow:MlflowTracker", "mlflow"),
         "tensorboard": BuiltIn("trainwright.trackers.tensorboard:TensorboardTracker", "tensorboard"),
     },
-    "exporter": {"onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx")},
+    "exporter": {
+        "onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx"),
+        "pmml": BuiltIn("trainwright.exporters.pmml:PmmlExporter", "pmml"),
+    },
     "sampler": {
         "cmaes": BuiltIn("trainwright.samplers.optuna:CmaEsSampler", "tuning"),
         "gp": BuiltIn("trainwright.samplers.optuna:GpSampler", "tuning"),
