@@ -139,8 +139,11 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "tensorboard": BuiltIn("trainwright.trackers.tensorboard:TensorboardTracker", "tensorboard"),
     },
     "exporter": {
+        "aoti": BuiltIn("trainwright.exporters.aoti:AotiExporter", "torch"),
         "onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx"),
         "pmml": BuiltIn("trainwright.exporters.pmml:PmmlExporter", "pmml"),
+        "pt2": BuiltIn("trainwright.exporters.pt2:Pt2Exporter", "torch"),
+        "torchscript": BuiltIn("trainwright.exporters.torchscript:TorchscriptExporter", "torch"),
     },
     "sampler": {
         "cmaes": BuiltIn("trainwright.samplers.optuna:CmaEsSampler", "tuning"),

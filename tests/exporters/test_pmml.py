@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +11,12 @@ import pytest
 from trainwright.exporters.pmml import PmmlExporter
 from trainwright.testing.exporter_suite import ExporterSuite
 
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.skipif(
+        shutil.which("java") is None, reason="needs Java: apt-get install default-jre-headless"
+    ),
+]
 MEDIAN = {"data.impute": "median"}
 
 

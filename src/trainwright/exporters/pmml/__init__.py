@@ -33,7 +33,7 @@ _CONVERTERS = {
 
 
 class PmmlExporter(Exporter):
-    """An exporter of PMML documents, which hold preparation, model, and the unit and labels of its outputs."""
+    """An exporter of PMML documents, which hold preparation, model, and the unit or labels of outputs."""
 
     suffix = ".pmml"
     runtime = "trainwright.exporters.pmml.runtime"

@@ -175,7 +175,7 @@ def _one_plus_exp(value: Element) -> Element:
 def linear(
     names: Sequence[str], rows: Sequence[Sequence[float]], starts: Sequence[float], link: str, info: DataInfo
 ) -> Element:
-    """Return a linear model without its schema: weights of the features for each sum, and their intercepts."""
+    """Return a linear model without its schema, of a row of weights and an intercept for each sum."""
     made = element("RegressionModel", functionName=function_of(info))
     tables = [(list(zip(names, row, strict=True)), start) for row, start in zip(rows, starts, strict=True)]
     if not names_classes(info):

@@ -38,7 +38,8 @@ Tree = Sequence[Branch | Leaf]  # by number; the first is the root
 class Ensemble(NamedTuple):
     """Trees, and what is made of their sums.
 
-    With s = sum / divisor + base, a model predicts link(factor * s), or link(factor * s * |s|) with `squares`.
+    With s = sum / divisor + base, a model predicts link(factor * s), or link(factor * s * |s|) where it
+    `squares`.
     """
 
     trees: Sequence[Tree]
