@@ -86,8 +86,9 @@ class PmmlExporter(Exporter):
         output = model.find(f"{space}Output")
         assert output is not None
         for i, name in enumerate(names):
-            attributes = {"optype": "continuous", "dataType": "double", "feature": "transformedValue"}
-            field = ElementTree.SubElement(output, f"{space}OutputField", name=f"feature {i}", **attributes)
+            attributes = {"name": f"feature {i}", "optype": "continuous", "dataType": "double"}
+            attributes["feature"] = "transformedValue"
+            field = ElementTree.SubElement(output, f"{space}OutputField", attributes)
             ElementTree.SubElement(field, f"{space}FieldRef", field=name)
         with tempfile.TemporaryDirectory() as folder:
             changed = Path(folder, "steps.pmml")

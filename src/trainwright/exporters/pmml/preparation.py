@@ -66,7 +66,8 @@ def features_of_columns(preparation: TabularPreparation) -> Features:
         InputError: A column cannot be prepared in PMML.
     """
     dtype = TYPES[preparation.dtype]
-    data, mining, fields, names = [], [], [], []
+    data, mining, names = [], [], []
+    fields: list[Element] = []
     for column in preparation.columns:
         data.append(_data_field(column))
         mining.append(_mining_field(column))
