@@ -16,6 +16,7 @@ from trainwright.errors import InputError, MissingExtraError
 from trainwright.exporters.base import Exporter, Input, inputs_of
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import name_of_framework
+from trainwright.require import require
 from trainwright.types import FEATURES, Array
 from trainwright.version import VERSION
 
@@ -70,11 +71,11 @@ class PmmlExporter(Exporter):
 
     def steps(self, path: Path, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return the features."""
-        import jpmml_evaluator
         import numpy as np
 
         from trainwright.exporters.pmml.runtime import evaluated
 
+        jpmml_evaluator = require("jpmml_evaluator", "pmml")
         space = f"{{{_NAMESPACE}}}"
         tree = ElementTree.parse(path)
         model = tree.getroot()[-1]

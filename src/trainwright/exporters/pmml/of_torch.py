@@ -59,10 +59,10 @@ def _leaves(module: nn.Module) -> list[nn.Module]:
         return [leaf for one in inner for leaf in _leaves(one)]
     if not inner:
         return [module]
-    from trainwright.frameworks.torch.models.mlp import Mlp
-
-    if isinstance(module, Mlp):
-        return _leaves(module.layers)
+    # Our own MLP calls its only child; a module of the user may do more.
+    is_ours = type(module).__module__.startswith("trainwright.")
+    if is_ours and len(inner) == 1 and isinstance(inner[0], nn.Sequential):
+        return _leaves(inner[0])
     raise InputError(f"PMML takes dense layers in a row, and {type(module).__name__} is none; {NEAREST}")
 
 
