@@ -25,12 +25,9 @@ class TestPmml(ExporterSuite):
     form = "pmml"
     models: ClassVar[dict[str, dict[str, Any]]] = {
         "lightgbm": {},
-        "xgboost": {},
         "mlp": {**MEDIAN, "training.batch_size": 32},
         "random_forest": {},
-        "decision_tree": {"data.encode": "ordinal"},
         "hist_gradient_boosting": {},
-        "gradient_boosting": {**MEDIAN},
         "logistic_regression": {"data.encode": "frequency", **MEDIAN},
         "price": {"model": "mlp", "data.target": "income", "data.target_transform": "log1p", **MEDIAN},
         "cost": {"model": "xgboost", "data.target": "income", "data.target_transform": "quantile"},
