@@ -23,6 +23,7 @@ _CONVERTERS = {
     "sklearn": "trainwright.exporters.onnx.of_sklearn",
     "xgboost": "trainwright.exporters.onnx.of_xgboost",
     "lightgbm": "trainwright.exporters.onnx.of_lightgbm",
+    "keras": "trainwright.exporters.onnx.of_keras",
     "torch": "trainwright.exporters.onnx.of_torch",
 }
 
