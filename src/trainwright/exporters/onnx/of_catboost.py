@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,11 @@ from trainwright.types import DataInfo
 
 
 def add_model(graph: Graph, model: Model, info: DataInfo, features: Value) -> Value:
-    """Add a model, and return its predictions, (rows, outputs) float64."""
+    """Add a model, and return its predictions, (rows, outputs) float64.
+
+    Raises:
+        InputError: It has statistics of categories for each of several targets.
+    """
     told = _told(model, info)
     scale, bias = told["scale_and_bias"]
     width = len(bias)
@@ -68,9 +72,7 @@ class _Splits:
         # The numbers of splits count the borders of numbers, the single categories, then the statistics.
         counts = [len(one["borders"]) for one in told.get("float_features", [])]
         counts += [len(one.get("values", [])) for one in told.get("categorical_features", [])]
-        of_statistics = [
-            features + i for i, one in enumerate(told.get("ctrs", [])) for _ in one["borders"]
-        ]
+        of_statistics = [features + i for i, one in enumerate(told.get("ctrs", [])) for _ in one["borders"]]
         self._statistics = dict(enumerate(of_statistics, sum(counts)))
 
     def oblivious(self, tree: Mapping[str, Any], width: int, scale: float) -> list[Tree]:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
+from trainwright.errors import InputError
 from trainwright.exporters.onnx.graph import Graph, Value
 from trainwright.types import Array
 
@@ -30,8 +31,12 @@ def add_statistics(graph: Graph, told: Mapping[str, Any], features: Value) -> Va
         graph: The graph.
         told: The model, as CatBoost's JSON has it.
         features: (rows, features) float64; categories are codes, and NaN is no category.
+
+    Raises:
+        InputError: The JSON lacks a table.
     """
     statistics = told["features_info"]["ctrs"]
+    _check_tables(statistics)
     elements = _Elements(graph, told["features_info"], features)
     tables = list(dict.fromkeys(one["identifier"] for one in statistics))
     combinations = [_parts(next(s for s in statistics if s["identifier"] == name)) for name in tables]
@@ -51,12 +56,29 @@ def add_statistics(graph: Graph, told: Mapping[str, Any], features: Value) -> Va
         values_tensor=_whole("values", np.concatenate(places)),
         default_tensor=_whole("default", np.zeros(1, np.int64)),
     )
-    values = [_values(one, told["ctr_data"][one["identifier"]], rows[one["identifier"]]) for one in statistics]
+    values = [
+        _values(one, told["ctr_data"][one["identifier"]], rows[one["identifier"]]) for one in statistics
+    ]
     starts = np.cumsum([0, *(len(one) for one in values[:-1])])
     own = graph.constant([tables.index(one["identifier"]) for one in statistics], np.int64)
     place = graph.add("Add", graph.add("Gather", found, own, axis=1), graph.constant(starts[None], np.int64))
     flat = graph.constant(np.concatenate(values), np.float64)
     return graph.add("Gather", flat, place, axis=0)
+
+
+def _check_tables(statistics: Sequence[Mapping[str, Any]]) -> None:
+    """Check that no two statistics are told alike, as with a table for each of several labels.
+
+    Raises:
+        InputError: Two are.
+    """
+    about = ("identifier", "target_border_idx", "prior_numerator", "prior_denomerator", "shift", "scale")
+    known = {tuple(one[name] for name in about) for one in statistics}
+    if len(known) < len(statistics):
+        raise InputError(
+            "the model has statistics of categories (CTR) for each of several targets, of which CatBoost's "
+            "JSON keeps one; train with data.encode: onehot or target, or export with --format native"
+        )
 
 
 class _Elements:
@@ -117,7 +139,7 @@ def _parts(statistic: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:
 
 
 def _hashed(graph: Graph, elements: _Elements, combinations: Sequence[tuple[Any, ...]]) -> Value:
-    """Return the hashes of combinations, (rows, combinations) int64; those of one length are made together."""
+    """Return the hashes of combinations, (rows, combinations) int64, made together for those of one length."""
     every = list(dict.fromkeys(part for parts in combinations for part in parts))
     columns = [elements.column(part) for part in every]
     whole = columns[0] if len(columns) == 1 else graph.add("Concat", *columns, axis=1)

@@ -102,7 +102,7 @@ def _express_erfc(graph: onnx.GraphProto) -> None:
             graph.node.append(onnx.helper.make_node("Erf", node.input, [own], name=own))
             graph.node.append(onnx.helper.make_node("Sub", [_ONE, own], node.output, name=node.name))
             if all(one.name != _ONE for one in graph.initializer):
-                graph.initializer.append(onnx.numpy_helper.from_array(np.float32(1), _ONE))
+                graph.initializer.append(onnx.numpy_helper.from_array(np.array(1, np.float32), _ONE))
         else:
             graph.node.append(node)
 
@@ -127,9 +127,7 @@ def _of_torch(native: Any, info: DataInfo) -> onnx.ModelProto:
 
     spec = info.inputs[FEATURES]
     with torch.no_grad():
-        return exported(
-            Predicting().eval(), torch.zeros(2, *spec.shape, dtype=getattr(torch, spec.dtype))
-        )
+        return exported(Predicting().eval(), torch.zeros(2, *spec.shape, dtype=getattr(torch, spec.dtype)))
 
 
 @contextmanager

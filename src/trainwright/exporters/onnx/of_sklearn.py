@@ -1,25 +1,25 @@
-"""Estimators of scikit-learn in ONNX: trees by us, all others by skl2onnx."""
+"""Estimators of scikit-learn in ONNX: trees, margins and support vectors by us, all others by skl2onnx."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from onnx import TensorProto
-from sklearn.ensemble._forest import BaseForest
 from sklearn.ensemble._hist_gradient_boosting.gradient_boosting import BaseHistGradientBoosting
-from sklearn.tree import BaseDecisionTree
 
 from trainwright.errors import InputError
 from trainwright.exporters.base import names_classes
 from trainwright.exporters.onnx.graph import OPSET, Graph, Value
+from trainwright.exporters.onnx.of_sklearn_margins import add_by_margins
+from trainwright.exporters.onnx.of_sklearn_trees import add_ensemble
 from trainwright.exporters.onnx.trees import (
     AT_MOST,
     MEMBER,
     Branch,
     Leaf,
     Tree,
-    add_averaged_trees,
     add_link,
     add_trees,
 )
@@ -36,12 +36,6 @@ def add_model(graph: Graph, model: Model, info: DataInfo, features: Value) -> Va
         InputError: skl2onnx cannot convert it, or it gives no probabilities of its classes.
     """
     estimator = model.native
-    has_probabilities = hasattr(estimator, "predict_proba")
-    if task_for(info).gives_probabilities and not has_probabilities:
-        raise InputError(
-            f"{type(estimator).__name__} has no probabilities, and what stands for them is not part of "
-            "ONNX; export with --format sklearn"
-        )
     if names_classes(info) and list(estimator.classes_) != list(range(info.outputs)):
         raise InputError(
             "the training rows lack a class, so that others would take its place in ONNX; export with "
@@ -49,24 +43,26 @@ def add_model(graph: Graph, model: Model, info: DataInfo, features: Value) -> Va
         )
     if isinstance(estimator, BaseHistGradientBoosting):
         return _boosted(graph, estimator, info, features)
-    if (trees := _averaged(estimator)) is not None:
-        single = graph.add("Flatten", graph.cast(features, TensorProto.FLOAT))  # as scikit-learn compares
-        return add_averaged_trees(graph, trees, single)
+    single = graph.add("Flatten", graph.cast(features, TensorProto.FLOAT))  # as scikit-learn's trees compare
+    if (outputs := add_ensemble(graph, estimator, info, single)) is not None:
+        return outputs
     flat = graph.add("Flatten", graph.cast(features, TensorProto.DOUBLE))
-    converted = _converted(estimator, int(np.prod(info.input_shape)), has_probabilities)
-    return graph.include(converted, [flat])[-1]
-
-
-def _averaged(estimator: Any) -> list[Any] | None:
-    """Return the trees of a tree or forest, whose mean it predicts; None if it is neither, or for labels.
-
-    skl2onnx does not end where a tree has a split on missing values.
-    """
-    if getattr(estimator, "n_outputs_", 1) != 1 and hasattr(estimator, "classes_"):
-        return None
-    if isinstance(estimator, BaseDecisionTree):
-        return [estimator.tree_]
-    return [one.tree_ for one in estimator.estimators_] if isinstance(estimator, BaseForest) else None
+    if (outputs := add_by_margins(graph, estimator, info, flat)) is not None:
+        return outputs
+    has_probabilities = hasattr(estimator, "predict_proba")
+    if task_for(info).gives_probabilities and not has_probabilities:
+        raise InputError(
+            f"{type(estimator).__name__} has no probabilities, and what stands for them is not part of "
+            "ONNX; export with --format sklearn"
+        )
+    converted, axes = _converted(estimator, int(np.prod(info.input_shape)), has_probabilities)
+    is_double = converted.graph.input[0].type.tensor_type.elem_type == TensorProto.DOUBLE
+    outputs = graph.include(converted, [flat if is_double else single])[-1]
+    if axes == 3:  # (labels, rows, 2)
+        whole = graph.add("Reshape", outputs, graph.constant([info.outputs, -1, 2], np.int64))
+        ones = graph.add("Gather", whole, graph.constant(1, np.int64), axis=2)
+        return graph.add("Transpose", ones, perm=[1, 0])
+    return outputs
 
 
 def _boosted(graph: Graph, estimator: Any, info: DataInfo, features: Value) -> Value:
@@ -132,19 +128,35 @@ def _members(bitset: Any) -> set[int]:
     return {32 * i + bit for i, word in enumerate(bitset.tolist()) for bit in range(32) if word >> bit & 1}
 
 
-def _converted(estimator: Any, features: int, has_probabilities: bool) -> Any:
-    skl2onnx = require("skl2onnx", "onnx")
-    from skl2onnx.common.data_types import DoubleTensorType
+def _converted(estimator: Any, features: int, has_probabilities: bool) -> tuple[Any, int]:
+    """Return an estimator as skl2onnx converts it, for features of float64 or else float32, and its rank.
 
-    try:
-        return skl2onnx.to_onnx(
-            estimator,
-            initial_types=[("X", DoubleTensorType([None, features]))],
-            target_opset={"": OPSET, "ai.onnx.ml": 3},
-            options={id(estimator): {"zipmap": False}} if has_probabilities else None,
-        )
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise InputError(
-            f"skl2onnx cannot convert {type(estimator).__name__}: {reason}; export with --format sklearn"
-        ) from error
+    The rank is that of its last output.
+
+    Raises:
+        InputError: skl2onnx cannot convert it, or onnxruntime cannot run what it made.
+    """
+    skl2onnx = require("skl2onnx", "onnx")
+    from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType
+
+    reasons = []
+    for kind, dtype in ((DoubleTensorType, np.float64), (FloatTensorType, np.float32)):
+        try:
+            made = skl2onnx.to_onnx(
+                estimator,
+                initial_types=[("X", kind([None, features]))],
+                target_opset={"": OPSET, "ai.onnx.ml": 3},
+                options={id(estimator): {"zipmap": False}} if has_probabilities else None,
+            )
+            session = onnxruntime.InferenceSession(
+                made.SerializeToString(), providers=["CPUExecutionProvider"]
+            )
+            outputs = session.run(None, {"X": np.zeros((1, features), dtype)})[-1]
+            if isinstance(outputs, list):
+                raise InputError("it gives a list")
+            return made, outputs.ndim
+        except Exception as error:
+            reasons.append(str(error).strip().partition("\n")[0])
+    raise InputError(
+        f"skl2onnx cannot convert {type(estimator).__name__}: {reasons[0]}; export with --format sklearn"
+    )
