@@ -1,8 +1,8 @@
 """CatBoost's statistics of categories (CTR) as features of ONNX, by CatBoost's own hashes.
 
-A statistic is a number for each combination of values of some columns; its table is keyed by a hash of 64 bits
-of that combination. The graph computes the hashes in int64, whose products wrap around as CatBoost's do, and
-looks them up: so it holds what the training rows had, however many combinations there could be.
+A statistic is a number for each combination of values of some columns; its table is keyed by a hash of 64
+bits of that combination. The graph computes the hashes in int64, whose products wrap around as CatBoost's do,
+and looks them up: so it holds what the training rows had, however many combinations there could be.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _parts(statistic: Mapping[str, Any]) -> tuple[tuple[Any, ...], ...]:
 
 
 def _hashed(graph: Graph, elements: _Elements, combinations: Sequence[tuple[Any, ...]]) -> Value:
-    """Return the hashes of combinations, (rows, combinations) int64, made together for those of one length."""
+    """Return the hashes of combinations, (rows, combinations) int64; those of a length are made at once."""
     every = list(dict.fromkeys(part for parts in combinations for part in parts))
     columns = [elements.column(part) for part in every]
     whole = columns[0] if len(columns) == 1 else graph.add("Concat", *columns, axis=1)

@@ -59,9 +59,9 @@ def add_model(graph: Graph, model: Model, info: DataInfo, features: Value) -> Va
     is_double = converted.graph.input[0].type.tensor_type.elem_type == TensorProto.DOUBLE
     outputs = graph.include(converted, [flat if is_double else single])[-1]
     if axes == 3:  # (labels, rows, 2)
-        whole = graph.add("Reshape", outputs, graph.constant([info.outputs, -1, 2], np.int64))
-        ones = graph.add("Gather", whole, graph.constant(1, np.int64), axis=2)
-        return graph.add("Transpose", ones, perm=[1, 0])
+        ones = graph.add("Gather", outputs, graph.constant([1], np.int64), axis=2)
+        by_row = graph.add("Transpose", ones, perm=[1, 0, 2])
+        return graph.add("Reshape", by_row, graph.constant([-1, info.outputs], np.int64))
     return outputs
 
 
