@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,9 @@ def _converted(estimator: Any, features: int, has_probabilities: bool) -> tuple[
         InputError: skl2onnx cannot convert it, or onnxruntime cannot run what it made.
     """
     skl2onnx = require("skl2onnx", "onnx")
+    if getattr(estimator, "flatten_transform", False):  # of voting; predictions know nothing of it
+        estimator = copy.copy(estimator)
+        estimator.flatten_transform = False
     from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType
 
     reasons = []
