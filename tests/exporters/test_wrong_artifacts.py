@@ -20,7 +20,7 @@ CONFIGS: Mapping[str, Any] = {
     "network": {"model": "mlp", "target": "churn", "data.impute": "median", "training.batch_size": 32},
     "trees": {"model": "xgboost", "target": "churn"},
     "lightgbm": {"model": "lightgbm", "target": "churn"},
-    "catboost": {"model": "catboost", "target": "cost", "data.encode": "target", "data.impute": "median"},
+    "catboost": {"model": "catboost", "target": "churn", "data.encode": "target", "data.impute": "median"},
     "cost": {"model": "mlp", "target": "cost", "data.impute": "median", "training.batch_size": 32},
     "float64": {
         "model": "lightgbm",
@@ -203,5 +203,6 @@ def test_wrong_artifacts_are_found(
     with pytest.raises(DifferentArtifactError) as found:
         trainwright.export(run, tmp_path / "model.onnx")
     assert found.value.exit_code == 3
-    assert f"the first step that differs: {step}" in str(found.value)
+    first = str(found.value).splitlines()[0]
+    assert f"the first step that differs: {step}" in first
     assert list(tmp_path.iterdir()) == []

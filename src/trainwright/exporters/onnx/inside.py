@@ -126,10 +126,11 @@ def rounds_of(framework: str, model: Any, info: DataInfo, features: Array) -> It
         import xgboost
 
         kinds = ["c" if count else "float" for count in info.categories] or None
-        matrix = xgboost.DMatrix(flat, feature_types=kinds, enable_categorical=True)
+        matrix = xgboost.DMatrix(
+            flat, feature_names=native.feature_names, feature_types=kinds, enable_categorical=True
+        )
         width = native.predict(matrix, output_margin=True).size // len(flat)
         matrix.set_base_margin(np.zeros((len(flat), width), np.float32))
-        matrix.feature_names = native.feature_names
         for number in range(native.num_boosted_rounds()):
             yield native.predict(matrix, iteration_range=(number, number + 1), output_margin=True)
     elif framework == "lightgbm":
