@@ -1,7 +1,8 @@
-"""Latency of exported models against the same by hand, and the time to export: `python benchmarks/onnx_export.py`.
+"""Latency of models in ONNX against the same by hand, and the time to export: `onnx_export.py`.
 
 By hand, a model of prepared features is made by `skl2onnx` or `torch.onnx.export`; its rows are prepared
-beforehand, for nothing. Ours is measured whole, with raw columns, and its part that is the model alone.
+beforehand, for nothing. Ours is measured whole, with raw columns, and its part that is the model alone: up to
+the probabilities, and up to the labels where those by hand have them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +71,18 @@ def measured(kind: str, predictor: Predictor, path: Path, seconds: float, rounds
     """Return the rows of the table for a model."""
     features = int(np.prod(predictor.info.input_shape))
     hand = session(by_hand(predictor, features))
-    whole, alone = session(onnx.load(path).SerializeToString()), session(model_alone(path, features))
+    whole, alone = (
+        session(onnx.load(path).SerializeToString()),
+        session(model_alone(path, features, len(hand.get_outputs()))),
+    )
     rows = []
     for size in SIZES:
         draw = np.random.default_rng(1).standard_normal((size, features)).astype(np.float32)
-        (given,) = (one.name for one in hand.get_inputs())
+        feeds, (given,) = raw(whole, size), (one.name for one in hand.get_inputs())
         calls = {
-            "hand": lambda draw=draw, given=given: hand.run(None, {given: draw}),
-            "alone": lambda draw=draw: alone.run(None, {FEATURES: draw}),
-            "whole": lambda feeds=raw(whole, size): whole.run(None, feeds),
+            "hand": partial(hand.run, None, {given: draw}),
+            "alone": partial(alone.run, None, {FEATURES: draw}),
+            "whole": partial(whole.run, None, feeds),
         }
         least = {name: float("inf") for name in calls}
         for _ in range(rounds):  # in turns
@@ -127,19 +132,19 @@ def by_hand(predictor: Predictor, features: int) -> bytes:
         initial_types=[("X", FloatTensorType([None, features]))],
         options={id(estimator): {"zipmap": False}},
     )
-    return made.SerializeToString()
+    return bytes(made.SerializeToString())
 
 
-def model_alone(path: Path, features: int) -> bytes:
-    """Return our model without its preparation: what follows the features."""
+def model_alone(path: Path, features: int, outputs_by_hand: int) -> bytes:
+    """Return our model without its preparation, and without labels if those by hand have none."""
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder, "part.onnx")
-        outputs = [one.name for one in onnx.load(path).graph.output]
+        outputs = [one.name for one in onnx.load(path).graph.output][-outputs_by_hand:]
         onnx.utils.extract_model(str(path), str(part), [FEATURES], outputs, check_model=False)
         model = onnx.load(part)
     shape = onnx.helper.make_tensor_value_info(FEATURES, onnx.TensorProto.FLOAT, ["rows", features])
     model.graph.input[0].CopyFrom(shape)
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 def raw(whole: onnxruntime.InferenceSession, size: int) -> dict[str, np.ndarray]:
@@ -154,7 +159,7 @@ def raw(whole: onnxruntime.InferenceSession, size: int) -> dict[str, np.ndarray]
 
 def latency(call: Any, seconds: float = 0.05) -> float:
     """Return the median time of a call in seconds."""
-    taken = []
+    taken: list[float] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(taken) < 5:
         began = time.perf_counter()

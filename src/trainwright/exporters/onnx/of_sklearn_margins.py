@@ -1,4 +1,4 @@
-"""Classifiers without probabilities, and support vector machines, in ONNX: their margins in float64."""
+"""Linear classifiers and support vector machines in ONNX: their margins in float64."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto
+from sklearn.linear_model import LogisticRegression
 from sklearn.linear_model._base import LinearClassifierMixin
 from sklearn.svm import SVC, SVR, NuSVC, NuSVR
 
@@ -29,20 +30,24 @@ def add_by_margins(graph: Graph, estimator: Any, info: DataInfo, features: Value
     if isinstance(estimator, SVR | NuSVR) and isinstance(estimator.kernel, str):
         return _of_vectors(graph, estimator, features)
     margins_of = getattr(type(estimator), "decision_function", None)
-    if margins_of is None or hasattr(estimator, "predict_proba"):
+    is_logistic = isinstance(estimator, LogisticRegression) and (
+        len(estimator.classes_) == 2 or estimator.solver != "liblinear"
+    )
+    if margins_of is None or (hasattr(estimator, "predict_proba") and not is_logistic):
         return None
     if margins_of is LinearClassifierMixin.decision_function:
-        weights = graph.constant(np.atleast_2d(estimator.coef_).T, np.float64)
-        intercept = graph.constant(np.reshape(estimator.intercept_, (1, -1)), np.float64)
-        margins = graph.add("Add", graph.add("MatMul", features, weights), intercept)
-    elif isinstance(estimator, SVC | NuSVC) and isinstance(estimator.kernel, str):
+        weights, intercept = np.atleast_2d(estimator.coef_).T, np.reshape(estimator.intercept_, -1)
+        if names_classes(info) and info.outputs == 2:  # the first class has a margin of 0
+            weights, intercept = np.pad(weights, ((0, 0), (1, 0))), np.pad(intercept, (1, 0))
+        parts = (graph.constant(weights, np.float64), graph.constant(intercept, np.float64))
+        margins = graph.add("Gemm", features, *parts)
+        return graph.add("Softmax", margins, axis=1) if names_classes(info) else graph.add("Sigmoid", margins)
+    if isinstance(estimator, SVC | NuSVC) and isinstance(estimator.kernel, str):
         if len(estimator.classes_) > 2 and estimator.decision_function_shape != "ovr":
             return None
         margins = _of_pairs(graph, estimator, features)
     else:
         return None
-    if not names_classes(info):
-        return graph.add("Sigmoid", margins)
     if info.outputs == 2:
         none = graph.add("Mul", margins, graph.constant(0.0))
         margins = graph.add("Concat", none, margins, axis=1)
