@@ -31,6 +31,7 @@ from trainwright.plugins import adapter, task_for
 from trainwright.records.artifact import certificate_of, read_certificate
 from trainwright.records.certificate import Certificate
 from trainwright.storage.portable import portable_config
+from trainwright.tasks.support.transforms import transform_of
 from trainwright.types import Array
 from trainwright.version import VERSION
 
@@ -337,22 +338,37 @@ def _first_step(
 ) -> str:
     """Return the first step inside an artifact whose values differ: a column, the model, or what follows."""
     steps = exporter.steps(made, feeds)
-    last = "the model" if "model" in steps else "what follows the model"
     preparation = predictor.preparation
-    if not isinstance(preparation, TabularPreparation):
-        return last
-    for name, given in steps.items():
-        if name.startswith("column "):
-            alone = next(one for one in preparation.columns if one.name == name.removeprefix("column "))
-            own = np.empty(given.shape, preparation.dtype)
-            alone.encode(sample.rows, own)
-        elif name == "features":
-            own = preparation.features(sample.rows)
-        else:
-            continue
-        if not reader.equal(given.astype(own.dtype), own, 1e-6).all():
-            return name
-    return last
+    features: Array = next(iter(feeds.values()))
+    if isinstance(preparation, TabularPreparation):
+        features = preparation.features(sample.rows)
+        for name, given in steps.items():
+            if name.startswith("column "):
+                alone = next(one for one in preparation.columns if one.name == name.removeprefix("column "))
+                own = np.empty(given.shape, preparation.dtype)
+                alone.encode(sample.rows, own)
+            elif name == "features":
+                own = features
+            else:
+                continue
+            if not reader.equal(given.astype(own.dtype), own, 1e-6).all():
+                return name
+    if "model" not in steps:
+        return "what follows the model"
+    own = _before_the_end(predictor, predictor.outputs(sample.rows))
+    if reader.equal(steps["model"].reshape(own.shape), own, TOLERANCE).all():
+        return "what follows the model"
+    return exporter.inside(made, predictor, feeds, features) or "the model"
+
+
+def _before_the_end(predictor: Predictor, outputs: Array) -> Array:
+    """Return what a model itself gives: probabilities, or values before offset and transformation."""
+    info = predictor.info
+    if task_for(info).gives_probabilities:
+        return outputs
+    transform = transform_of(info)
+    values = outputs if transform is None else transform.forward(outputs)
+    return np.asarray(values - np.reshape(info.target_offset or 0.0, (-1,) if values.ndim > 1 else ()))
 
 
 def _outputs(predictor: Predictor, expected: Mapping[str, Array]) -> list[dict[str, Any]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.errors import InputError
@@ -22,6 +21,7 @@ _CONVERTERS = {
     "sklearn": "trainwright.exporters.onnx.of_sklearn",
     "xgboost": "trainwright.exporters.onnx.of_xgboost",
     "lightgbm": "trainwright.exporters.onnx.of_lightgbm",
+    "keras": "trainwright.exporters.onnx.of_keras",
     "torch": "trainwright.exporters.onnx.of_torch",
 }
 
@@ -68,7 +68,6 @@ class OnnxExporter(Exporter):
     def steps(self, path: Path, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return the features of each column, all features, and the outputs of the model."""
         import onnx
-        import onnxruntime
 
         model = onnx.load(path)
         from trainwright.exporters.onnx.graph import Graph
@@ -83,8 +82,21 @@ class OnnxExporter(Exporter):
             for prefix, text in prefixes.items()
             if value == prefix or (prefix.endswith("/") and value.startswith(prefix))
         }
-        for value in names:
-            model.graph.output.append(onnx.ValueInfoProto(name=value))
-        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-        found = session.run(list(names), {name: np.asarray(value) for name, value in feeds.items()})
-        return dict(zip(names.values(), found, strict=True))
+        from trainwright.exporters.onnx.inside import values
+
+        found = values(model, list(names), feeds)
+        return {text: found[value] for value, text in names.items()}
+
+    def inside(self, path: Path, predictor: Predictor, feeds: Mapping[str, Array], features: Array) -> str:
+        """Return the first layer of a module, or tree of a booster, that differs; see `Exporter.inside`."""
+        import onnx
+
+        from trainwright.exporters.onnx.inside import first_layer, first_tree, rounds_of
+
+        model, framework = onnx.load(path), name_of_framework(predictor.framework)
+        trained: Any = predictor.trained_model
+        if framework == "torch":
+            return first_layer(model, feeds, trained.predicting, features)
+        if framework in ("xgboost", "lightgbm", "catboost"):
+            return first_tree(model, feeds, list(rounds_of(framework, trained, predictor.info, features)))
+        return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from trainwright.exporters.base import names_classes
 from trainwright.exporters.onnx.graph import ML, Graph, Value
 from trainwright.exporters.trees import AT_MOST, MEMBER, Branch, Ensemble, Leaf, Tree
-from trainwright.types import DataInfo
+from trainwright.types import Array, DataInfo
 
 _SUM = 1
 
@@ -29,6 +29,20 @@ def add_ensemble(graph: Graph, ensemble: Ensemble, info: DataInfo, features: Val
     if ensemble.factor != 1:
         raw = graph.add("Mul", raw, graph.constant(ensemble.factor))
     return add_link(graph, raw, ensemble.link, info)
+
+
+class Fitted(NamedTuple):
+    """A tree of scikit-learn.
+
+    Attributes:
+        tree: A `sklearn.tree._tree.Tree`.
+        values: What its nodes hold, (nodes, values) float64.
+        columns: The column of each of its features; None: they are the same.
+    """
+
+    tree: Any
+    values: Array
+    columns: Array | None = None
 
 
 def add_trees(graph: Graph, trees: Sequence[Tree], width: int, features: Value) -> Value:
@@ -86,12 +100,12 @@ def add_trees(graph: Graph, trees: Sequence[Tree], width: int, features: Value) 
     )
 
 
-def add_averaged_trees(graph: Graph, trees: Sequence[Any], features: Value) -> Value:
+def add_averaged_trees(graph: Graph, trees: Sequence[Fitted], features: Value) -> Value:
     """Add trees of scikit-learn, and return the mean of what their leaves hold, (rows, values) float32.
 
     Args:
         graph: The graph.
-        trees: `sklearn.tree._tree.Tree`s; their leaves have one value or the shares of classes.
+        trees: The trees; their leaves have one value or the shares of classes.
         features: (rows, features) float32.
     """
     names = ("treeids", "nodeids", "featureids", "truenodeids", "falsenodeids", "missing_value_tracks_true")
@@ -100,14 +114,14 @@ def add_averaged_trees(graph: Graph, trees: Sequence[Any], features: Value) -> V
     modes: list[str] = []
     thresholds: list[float] = []
     weights: list[float] = []
-    for number, tree in enumerate(trees):
-        values = tree.value.reshape(tree.node_count, -1)
+    for number, (tree, values, columns) in enumerate(trees):
         is_leaf = tree.children_left < 0
         missing_left = getattr(tree, "missing_go_to_left", np.zeros(tree.node_count))
+        used = np.maximum(tree.feature, 0)
         own = (
             [number] * tree.node_count,
             range(tree.node_count),
-            np.maximum(tree.feature, 0).tolist(),
+            (used if columns is None else columns[used]).tolist(),
             np.maximum(tree.children_left, 0).tolist(),
             np.maximum(tree.children_right, 0).tolist(),
             missing_left.astype(int).tolist(),

@@ -24,7 +24,7 @@ def ensemble_of(model: Model) -> Ensemble:
     """Return the trees of a booster.
 
     Raises:
-        InputError: It is linear, or its leaves have several values.
+        InputError: It is linear.
     """
     learner = json.loads(model.native.save_raw("json"))["learner"]
     booster, params = learner["gradient_booster"], learner["learner_model_param"]
@@ -33,12 +33,11 @@ def ensemble_of(model: Model) -> Ensemble:
     drops = booster.get("weight_drop")  # of dart
     trees_of = (booster["gbtree"] if drops is not None else booster)["model"]
     width = max(1, int(params["num_class"])) * max(1, int(params.get("num_target", 1)))
-    if any(int(one["tree_param"].get("size_leaf_vector", 1)) > 1 for one in trees_of["trees"]):
-        raise InputError(f"trees with several values a leaf cannot be exported; {_BY_FEATURES}")
     weights = drops or [1.0] * len(trees_of["trees"])
     trees = [
-        _tree(tree, target, weight)
+        _tree(tree, part, weight)
         for tree, target, weight in zip(trees_of["trees"], trees_of["tree_info"], weights, strict=True)
+        for part in (range(width) if _has_vectors(tree) else [target])
     ]
     name = learner["objective"]["name"]
     link = _LINKS.get(name, "identity") if model.link == "identity" else model.link
@@ -53,14 +52,22 @@ def _base(text: str, link: str) -> Any:
     return np.log(given) if link == "exp" else given
 
 
+def _has_vectors(tree: Mapping[str, Any]) -> bool:
+    """Return whether the leaves of a tree have a value for each target."""
+    return int(tree["tree_param"].get("size_leaf_vector", 1)) > 1
+
+
 def _tree(tree: Mapping[str, Any], target: int, weight: float) -> Tree:
-    """Return a tree, whose leaves are multiplied by a weight."""
+    """Return a tree for a target, whose leaves are multiplied by a weight."""
     categories = _categories(tree)
     nodes: list[Branch | Leaf] = []
     for i, (left, right) in enumerate(zip(tree["left_children"], tree["right_children"], strict=True)):
         value = float(np.float32(tree["split_conditions"][i]))
         feature, missing_left = tree["split_indices"][i], bool(tree["default_left"][i])
-        if left == -1:
+        if left == -1 and _has_vectors(tree):
+            own = right * int(tree["tree_param"]["size_leaf_vector"]) + target
+            nodes.append(Leaf(target, weight * float(np.float32(tree["leaf_weights"][own]))))
+        elif left == -1:
             nodes.append(Leaf(target, weight * value))
         elif i in categories:  # these go to the right
             nodes.append(Branch(MEMBER, feature, 0.0, right, left, not missing_left, categories[i]))
