@@ -137,11 +137,9 @@ def rounds_of(framework: str, model: Any, info: DataInfo, features: Array) -> It
         for number in range(native.current_iteration()):
             yield native.predict(flat, start_iteration=number, num_iteration=1, raw_score=True)
     else:
-        import catboost
+        from trainwright.exporters.onnx.of_catboost import pool_of
 
-        from trainwright.frameworks.catboost.data import make_pool
-
-        pool = make_pool(catboost, info, flat, None, 1)
+        pool = pool_of(native, info, flat)
         for number in range(native.tree_count_):
             raw = native.predict(
                 pool, prediction_type="RawFormulaVal", ntree_start=number, ntree_end=number + 1

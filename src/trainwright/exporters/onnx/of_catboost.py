@@ -16,8 +16,7 @@ from trainwright.exporters.onnx.of_catboost_categories import MISSING, add_stati
 from trainwright.exporters.onnx.trees import add_link, add_trees
 from trainwright.exporters.trees import AT_MOST, MEMBER, Branch, Leaf, Tree
 from trainwright.frameworks.base import Model
-from trainwright.frameworks.catboost.data import make_pool
-from trainwright.types import DataInfo
+from trainwright.types import Array, DataInfo
 
 
 def add_model(graph: Graph, model: Model, info: DataInfo, features: Value) -> Value:
@@ -46,16 +45,29 @@ def _told(model: Model, info: DataInfo) -> Mapping[str, Any]:
     """Return the model as CatBoost's JSON has it, with the hashes of all codes of categories."""
     native, pool = model.native, None
     if any(info.categories):
-        import catboost
-
-        codes = np.arange(MISSING, max(info.categories)).astype(np.int64)
-        features = np.repeat(codes[:, None], len(info.categories), axis=1).astype(np.float32)
-        pool = make_pool(catboost, info, features, None, 1)
+        codes = np.arange(MISSING, max(info.categories), dtype=np.float32)
+        pool = pool_of(native, info, np.repeat(codes[:, None], len(info.categories), axis=1))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.json")
         native.save_model(str(path), format="json", pool=pool)
         told: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return told
+
+
+def pool_of(native: Any, info: DataInfo, features: Array) -> Any:
+    """Return rows, (rows, features) float32, as the model takes them; no category has the code `MISSING`."""
+    import catboost
+
+    categorical = [i for i, count in enumerate(info.categories) if count]
+    if not categorical:
+        return catboost.Pool(features, feature_names=native.feature_names_)
+    import pandas as pd
+
+    columns: dict[str, Array] = dict(zip(native.feature_names_, features.T, strict=True))
+    for i in categorical:
+        codes = features[:, i]
+        columns[native.feature_names_[i]] = np.where(np.isnan(codes), MISSING, codes).astype(np.int64)
+    return catboost.Pool(pd.DataFrame(columns), cat_features=categorical)
 
 
 class _Splits:
