@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -467,13 +468,16 @@ def _compare_predictions(
     models = [load_for(one, "compare", None, trust=trust, pinned=False) for one in both]
     for model in models:
         read_with(model, params)
+
+    def within(model: Predictor) -> AbstractContextManager[object]:
+        return working_for(model.run, working_directory(model.run), trust=trust)
+
     if data is not None:
-        return compare_on_file(models, str(data))
+        return compare_on_file(models, str(data), within)
     owner = next((model for model in models if not isinstance(model.run, ArtifactDir)), None)
     if owner is None:
         owner = load_for(_run_of(both[0], runs_dir), "compare", None, trust=trust, pinned=False)
-    with working_for(owner.run, working_directory(owner.run), trust=trust):
-        return compare_on_split(models, owner)
+    return compare_on_split(models, owner, within)
 
 
 def _run_of(artifact: RunDir, runs_dir: Path | str | None) -> RunDir:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from trainwright.records.artifact import ArtifactDir
 from trainwright.runs.comparison import NumberPair
 from trainwright.types import SPLITS, Array, Predictions, weights_of
 
+Within = Callable[[Predictor], AbstractContextManager[object]]
 _WORST = 5  # rows that are shown
 _TIMED = (1, 64)
 
@@ -67,8 +69,13 @@ class _Measured:
     numbers: Mapping[str, float]
 
 
-def compare_on_file(models: Sequence[Predictor], file: str) -> PredictionComparison:
+def compare_on_file(models: Sequence[Predictor], file: str, within: Within) -> PredictionComparison:
     """Compare the predictions of two models for the rows of a file; each reads it as its own data.
+
+    Args:
+        models: The models.
+        file: The file.
+        within: Returns the context in which what a model's config names is imported.
 
     Raises:
         InputError: They have other tasks or outputs.
@@ -79,24 +86,27 @@ def compare_on_file(models: Sequence[Predictor], file: str) -> PredictionCompari
     for model in models:
         rows = model.files.read(file)
         has_target = model.info.target in getattr(rows, "columns", rows)
-        metrics = model.evaluate("test", rows).metrics if has_target else {}
-        found.append(_measured(model, rows, metrics))
+        with within(model):
+            metrics = model.evaluate("test", rows).metrics if has_target else {}
+            found.append(_measured(model, rows, metrics))
     names = [f"row {i + 1}" for i in range(len(found[0].outputs))]
     return _compared(models, found, names, file)
 
 
-def compare_on_split(models: Sequence[Predictor], owner: Predictor) -> PredictionComparison:
+def compare_on_split(models: Sequence[Predictor], owner: Predictor, within: Within) -> PredictionComparison:
     """Compare the predictions of two models for the first rows of a run's test split, up to 1,000.
 
     Args:
         models: The models.
         owner: The model of the run whose split it is; a run without one has its last other split compared.
+        within: As in `compare_on_file`.
 
     Raises:
         InputError: They have other tasks or outputs, or the run keeps no raw rows.
     """
     _check(models)
-    bundle = owner.load_data()
+    with within(owner):
+        bundle = owner.load_data()
     sample = real_rows(bundle, owner, inputs_of(owner))
     if sample is None:
         raise InputError(
@@ -110,8 +120,9 @@ def compare_on_split(models: Sequence[Predictor], owner: Predictor) -> Predictio
         outputs = model.outputs(sample.rows)
         ids = np.arange(len(outputs), dtype=np.int64)
         part = Predictions(ids, outputs, targets, loss=float("nan"), weights=weights)
-        wanted = wanted_metrics(model.config, model.info)
-        result = evaluate_predictions([part], wanted, model.info, "test")
+        with within(model):
+            wanted = wanted_metrics(model.config, model.info)
+            result = evaluate_predictions([part], wanted, model.info, "test")
         found.append(_measured(model, sample.rows, result.metrics))
     return _compared(models, found, sample.names, f"the {name} split of run {owner.run.id}")
 
