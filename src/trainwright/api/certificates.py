@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trainwright.plugins import adapter
+from trainwright.records.artifact import ArtifactDir, read_certificate
+from trainwright.records.listing import has_model
+from trainwright.runs.lookup import find
 from trainwright.safe_files import usable_path
 
 
-def verify_certificate(path: Path | str, rows: Path | str | None = None) -> str:
+def verify_certificate(
+    path: Path | str,
+    rows: Path | str | None = None,
+    *,
+    runs_dir: Path | str | None = None,
+    trust: bool = False,
+) -> str:
     """Verify an exported model against its certificate, with its own runtime, in a process of its own.
 
     Its files must have the SHA-256 of the certificate, and its outputs for the edge rows in it must be equal
@@ -17,14 +27,23 @@ def verify_certificate(path: Path | str, rows: Path | str | None = None) -> str:
         path: The model, beside its certificate.
         rows: A CSV file of raw rows; those that the model was compared on when it was exported are compared
             again.
+        runs_dir: The folder of the runs, which have recorded what was exported from them.
+        trust: Open the model also if its format executes code that it holds, and it is not of an own run.
 
     Returns:
         What was verified, in words.
 
     Raises:
-        InputError: There is no such model, certificate or file, or its rows cannot be read.
+        InputError: There is no such model, certificate or file, or its rows cannot be read; or opening it
+            executes code, and it is neither the user's own nor trusted.
         DifferentArtifactError: The model is not as certified; the message says where.
     """
     from trainwright.exporters.certificates.certify import verify
+    from trainwright.exporters.opened import refuse_code
 
-    return verify(usable_path(path), None if rows is None else usable_path(rows))
+    path = usable_path(path)
+    read_certificate(path)  # its errors are about artifacts, and not about runs
+    found = find(path, runs_dir, has_model)
+    assert isinstance(found, ArtifactDir)
+    refuse_code(found, adapter("exporter", found.certificate.format), trust=trust)
+    return verify(path, None if rows is None else usable_path(rows))

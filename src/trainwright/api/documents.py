@@ -9,6 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwright.errors import CheckpointError
+from trainwright.records.artifact import exports_of
+from trainwright.records.run_dir import RunDir
 from trainwright.redact import UNPRINTABLE, redacted, redacted_value
 
 if TYPE_CHECKING:
@@ -63,13 +66,20 @@ def run_details(run: Run, manifest: Manifest | None, problems: Sequence[str]) ->
     from trainwright.storage.sizes import sizes_of
     from trainwright.storage.urls import run_url
 
+    problems = list(problems)
+    try:
+        exports = exports_of(RunDir(run.path))
+    except CheckpointError as error:
+        exports = []
+        problems.append(str(error))
     return run_document(run) | {
+        "exports": exports,
         "manifest": manifest.to_json() if manifest else {},
         "decisions": run.decisions,
         "parent": run.parent,
         "url": run_url(run.path),
         "bytes": sizes_of(run.path),
-        "problems": list(problems),
+        "problems": problems,
     }
 
 

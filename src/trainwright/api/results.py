@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -12,7 +13,7 @@ from trainwright.config import Overrides
 from trainwright.errors import CheckpointError, InputError
 from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.plugins import names
-from trainwright.records.artifact import ArtifactDir, record_export
+from trainwright.records.artifact import ArtifactDir, is_artifact, record_export
 from trainwright.records.listing import has_model
 from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import passed_objects, require_objects
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from trainwright.inference.predictor import Predictor
     from trainwright.records.run_dir import RunDir
     from trainwright.runs.comparison import Comparison
+    from trainwright.runs.prediction_comparison import PredictionComparison
     from trainwright.types import Metrics, SplitName
 
 log = logging.getLogger("trainwright")
@@ -416,17 +418,79 @@ def _check_report(runs: int, output: Path | str | None, *, card: bool) -> None:
 
 
 def compare(
-    first: RunName, second: RunName, *, runs_dir: Path | str | None = None, trust: bool = False
-) -> Comparison:
-    """Compare the configs, inputs and results of two runs.
+    first: RunName,
+    second: RunName,
+    *,
+    data: Path | str | None = None,
+    params: Mapping[str, Any] | None = None,
+    runs_dir: Path | str | None = None,
+    trust: bool = False,
+) -> Comparison | PredictionComparison:
+    """Compare the configs, inputs and results of two runs; or the predictions of exported models.
 
-    `trust` is as in `load`.
+    Args:
+        first: A run, or the path of an exported model.
+        second: The same.
+        data: A file of rows, as `predict` takes it, whose predictions are compared. Default, where one of
+            both is an exported model: the first rows of the test split of its run.
+        params: As in `predict`.
+        runs_dir: The folder of the runs.
+        trust: As in `load`.
+
+    Returns:
+        A `PredictionComparison` where rows are given, or one of both is an exported model.
 
     Raises:
         RunNotFoundError: There is no such run.
+        InputError: The predictions of these models cannot be compared.
         ConfigError: The config of a run cannot be read any more.
         CheckpointError: A file of a run is damaged.
     """
+    are_exported = [not isinstance(one, Run) and is_artifact(Path(one)) for one in (first, second)]
+    if data is not None or any(are_exported):
+        both = [find(one, runs_dir, has_model) for one in (first, second)]
+        return _compare_predictions(both, data, params, runs_dir, trust)
     from trainwright.runs.comparison import compare as compare_runs
 
     return compare_runs(find(first, runs_dir), find(second, runs_dir), trust=trust)
+
+
+def _compare_predictions(
+    both: Sequence[RunDir],
+    data: Path | str | None,
+    params: Mapping[str, Any] | None,
+    runs_dir: Path | str | None,
+    trust: bool,
+) -> PredictionComparison:
+    """Compare the predictions of two models; see `compare`."""
+    from trainwright.runs.prediction_comparison import compare_on_file, compare_on_split
+
+    models = [load_for(one, "compare", None, trust=trust, pinned=False) for one in both]
+    for model in models:
+        read_with(model, params)
+
+    def within(model: Predictor) -> AbstractContextManager[object]:
+        return working_for(model.run, working_directory(model.run), trust=trust)
+
+    if data is not None:
+        return compare_on_file(models, str(data), within)
+    owner = next((model for model in models if not isinstance(model.run, ArtifactDir)), None)
+    if owner is None:
+        owner = load_for(_run_of(both[0], runs_dir), "compare", None, trust=trust, pinned=False)
+    return compare_on_split(models, owner, within)
+
+
+def _run_of(artifact: RunDir, runs_dir: Path | str | None) -> RunDir:
+    """Return the run that an exported model came from.
+
+    Raises:
+        InputError: It is not there.
+    """
+    assert isinstance(artifact, ArtifactDir)
+    try:
+        return find(artifact.certificate.run["id"], runs_dir, has_model)
+    except InputError as error:
+        raise InputError(
+            f"{artifact.path} came from a run that is not here ({error}); to compare exported models without "
+            "their run, give a file of rows, --data FILE"
+        ) from error

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trainwright.records.manifest import Difference, Manifest
     from trainwright.records.run_dir import RunDir
     from trainwright.runs.comparison import Comparison
+    from trainwright.runs.prediction_comparison import PredictionComparison
     from trainwright.runs.run import Run
 
 _STATE = "weights: initial state, "  # of the facts of an initial state among the inputs that differ
@@ -170,10 +171,18 @@ def show_run(run: str, runs_dir: str | None, as_json: bool) -> None:
         *_lineage(RunDir(shown.path)),
         *_decisions(shown),
         *(_inputs(manifest) if manifest else ()),
+        *_exports(document["exports"]),
         ("size", _sizes(document["bytes"])),
         *((name, place) for name, place in places if place),
     ]
     show(document, table(rows), as_json)
+
+
+def _exports(exports: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield the models that were exported from a run and are still where they were written."""
+    for one in exports:
+        gone = "" if Path(one["path"]).exists() else ", no longer there"
+        yield "export", f"{one['path']} ({one['format']}, {one['made']}{gone})"
 
 
 def _sizes(sizes: Mapping[str, int]) -> str:
@@ -220,20 +229,44 @@ def _inputs(manifest: Manifest) -> list[tuple[str, Any]]:
 @click.argument("first")
 @click.argument("others", nargs=-1, required=True)
 @click.option("--all", "everything", is_flag=True, help="Show results that are equal, and digests, too.")
+@click.option("--data", metavar="FILE", help="Compare the predictions for the rows of this file.")
+@options.reading
 @options.trust
 @options.runs_dir
 @options.as_json
-def compare(
-    first: str, others: Sequence[str], everything: bool, trust: bool, runs_dir: str | None, as_json: bool
-) -> None:
+def compare(first: str, others: Sequence[str], everything: bool, as_json: bool, **how: Any) -> None:
     """Show how runs differ from the first one.
 
     Config, other inputs, then results, and only what differs. If two were tested on the same rows, their
     models predict these again, and a significance test says whether chance explains the difference.
+
+    The path of an exported model can be given for a run. Then predictions are compared, for the rows of the
+    test split of its run, or of --data: the differences, the rows that differ most, metrics, the time of a
+    call and the size.
     """
-    pairs = [trainwright.compare(first, other, runs_dir=runs_dir, trust=trust) for other in others]
+    pairs = [trainwright.compare(first, other, **how) for other in others]
     documents = [pair.to_json() for pair in pairs]
-    show(documents[0] if len(pairs) == 1 else documents, _compared(pairs, everything=everything), as_json)
+    from trainwright.runs.comparison import Comparison
+
+    of_runs = [pair for pair in pairs if isinstance(pair, Comparison)]
+    of_predictions = [pair for pair in pairs if not isinstance(pair, Comparison)]
+    lines = [*(_compared(of_runs, everything=everything) if of_runs else ())]
+    for pair in of_predictions:
+        lines += ["", *_predictions(pair)] if lines else _predictions(pair)
+    show(documents[0] if len(pairs) == 1 else documents, lines, as_json)
+
+
+def _predictions(pair: PredictionComparison) -> Iterator[str]:
+    """Yield the lines about the predictions of two models."""
+    labels = "" if pair.equal_labels is None else f"; {pair.equal_labels:.2%} of labels equal"
+    yield f"predictions of {' and '.join(pair.models)} for {pair.rows:,} rows ({pair.source}):"
+    yield (f"  largest difference {pair.largest_difference:.3g}, mean {pair.mean_difference:.3g}{labels}")
+    yield ""
+    worst = [(one.row, _short(one.first), _short(one.second), one.difference) for one in pair.worst]
+    head = ("row", *pair.models, "difference")
+    yield from _section("rows that differ most", worst, head, "none", everything=True)
+    numbers = [(one.name, one.first, one.second, one.delta) for one in pair.numbers]
+    yield from _section("results", numbers, ("", *pair.models, "delta"), "none")
 
 
 def _compared(pairs: Sequence[Comparison], *, everything: bool) -> Iterator[str]:

@@ -21,8 +21,8 @@ from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.tables.arrow import SAMPLE, strings
 from trainwright.datasets.tables.cells import MISSING, has_codes, typed_cells
 from trainwright.datasets.tables.chunks import CsvChunks, CsvFormat, CsvPart
-from trainwright.datasets.tables.encodings import MARKS, UTF8, find_delimiter, guess, guess_of_file
-from trainwright.datasets.tables.sources import TableFile, table_files
+from trainwright.datasets.tables.encodings import MARKS, UTF8, find_delimiter, guess
+from trainwright.datasets.tables.sources import TableFile, guess_of_file, table_files
 from trainwright.datasets.tables.table import Table, kind_of, listed, missing, unique_names
 from trainwright.errors import DataError
 from trainwright.require import require

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from trainwright.digest import sha256_bytes
-from trainwright.errors import InputError, OtherFormatError
+from trainwright.errors import CheckpointError, InputError, OtherFormatError
 from trainwright.records.certificate import Certificate
 from trainwright.records.result import AttemptRecord
 from trainwright.records.run_dir import RunDir
 from trainwright.safe_files import read_regular
+from trainwright.storage.ownership import signature
 
 EXPORTS = "exports.json"  # of a run: what was exported from it
 _FORMAT = 1  # of certificates
@@ -81,18 +83,38 @@ def read_certificate(path: Path) -> Certificate:
 
 def record_export(run: RunDir, path: Path, made: Certificate) -> None:
     """Note in a run what was exported from it, so that it is known to be this user's own."""
-    known = run.read_json(EXPORTS).get("exports", [])
+    content = read_regular(certificate_of(path))
     entry = {
         "path": str(path.absolute()),
         "format": made.format,
         "made": made.made,
-        "certificate": sha256_bytes(certificate_of(path).read_bytes()),
+        "certificate": sha256_bytes(content),
+        "signature": signature(run.path, content, EXPORTS),
     }
+    try:
+        known = exports_of(run)
+    except CheckpointError:  # a record that nobody can read is replaced
+        known = []
     others = [one for one in known if one["path"] != entry["path"]]
     run.write_json(EXPORTS, {"exports": [*others, entry]})
 
 
+def exports_of(run: RunDir) -> list[dict[str, str]]:
+    """Return what was exported from a run: `path`, `format`, `made` (when), `certificate` (its SHA-256).
+
+    Raises:
+        CheckpointError: The record is damaged.
+    """
+    found: list[dict[str, str]] = run.read_json(EXPORTS).get("exports", [])
+    return found
+
+
 def is_recorded(run: RunDir, path: Path) -> bool:
-    """Return whether a run has noted the export of an artifact with this very certificate."""
-    digest = sha256_bytes(certificate_of(path).read_bytes())
-    return any(one.get("certificate") == digest for one in run.read_json(EXPORTS).get("exports", []))
+    """Return whether this user exported an artifact with this very certificate from a run.
+
+    The record is signed like the run's config, as others may be able to write into the folder.
+    """
+    content = read_regular(certificate_of(path))
+    signed = signature(run.path, content, EXPORTS)
+    kept = [one.get("signature") or "" for one in exports_of(run)]
+    return signed is not None and any(hmac.compare_digest(one.encode(), signed.encode()) for one in kept)

@@ -17,6 +17,7 @@ runs/<experiment>/<run-id>/
     evaluation/         the tables of the final evaluation, residuals for intervals, what the data are like,
                         and the explanation
     trackers/           how far each tracker is
+    exports.json        what was exported from the run
     result.json         status, metrics and digest; written at each orderly end
     report.html
     lock                held by the process that owns the run

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from trainwright import plugins
 from trainwright.config.file_types import ENDINGS, ending_of, file_type
 from trainwright.datasets.samples.compression import unpacked
-from trainwright.datasets.tables.encodings import find_delimiter, guess_of_file
+from trainwright.datasets.tables.encodings import find_delimiter
 from trainwright.datasets.tables.frames import read_table
-from trainwright.datasets.tables.sources import table_files
+from trainwright.datasets.tables.sources import guess_of_file, table_files
 from trainwright.datasets.tables.table import Table
 from trainwright.errors import DataError
 

@@ -5,14 +5,10 @@ from __future__ import annotations
 import codecs
 import csv
 import re
-from pathlib import Path
 from typing import NamedTuple
-
-from trainwright.datasets.samples.compression import unpacked
 
 UTF8 = ("utf-8", "utf8", "utf-8-sig")
 MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_PIECE = 1 << 20  # bytes of a file that are looked at together
 
 
 class Guess(NamedTuple):
@@ -48,22 +44,6 @@ def guess(text: bytes) -> Guess | None:
     if errors <= others or b"\0" in text:
         return None
     return Guess("cp1252", read.count("\n", 0, read.index("\N{REPLACEMENT CHARACTER}")) + 1)
-
-
-def guess_of_file(path: str, file: Path) -> Guess | None:
-    """Return the encoding of a file that is not UTF-8, which is read piece by piece; None if it is."""
-    decoder, lines = codecs.getincrementaldecoder("utf-8")(), 0
-    with unpacked(path, file) as stream:
-        while piece := stream.read(_PIECE):
-            if not lines and piece.startswith(MARKS):
-                return Guess("utf-16")
-            try:
-                decoder.decode(piece)
-            except UnicodeDecodeError:
-                found = guess(piece)
-                return found and found._replace(line=lines + (found.line or 0))
-            lines += piece.count(b"\n")
-    return None
 
 
 def find_delimiter(content: bytes, default: str = ",", *, most: bool = False) -> str | None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Collection, Mapping
 from pathlib import Path, PurePath
 from typing import NamedTuple
 from urllib.parse import unquote
 
 from trainwright.config.file_types import COMPRESSIONS, ENDINGS
+from trainwright.datasets.samples.compression import unpacked
 from trainwright.datasets.samples.files import existing_file, files_below, files_matching, is_pattern, is_url
+from trainwright.datasets.tables.encodings import MARKS, Guess, guess
 from trainwright.errors import DataError
 
+_PIECE = 1 << 20  # bytes of a file that are looked at together
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -93,3 +97,19 @@ def _names(path: str, kind: str) -> list[str] | None:
         if name.lower().endswith(endings)
         and not any(part.startswith((".", "_")) for part in PurePath(name[depth:]).parts)
     ]
+
+
+def guess_of_file(path: str, file: Path) -> Guess | None:
+    """Return the encoding of a file that is not UTF-8, which is read piece by piece; None if it is."""
+    decoder, lines = codecs.getincrementaldecoder("utf-8")(), 0
+    with unpacked(path, file) as stream:
+        while piece := stream.read(_PIECE):
+            if not lines and piece.startswith(MARKS):
+                return Guess("utf-16")
+            try:
+                decoder.decode(piece)
+            except UnicodeDecodeError:
+                found = guess(piece)
+                return found and found._replace(line=lines + (found.line or 0))
+            lines += piece.count(b"\n")
+    return None

@@ -7,6 +7,7 @@ the artifact: so these import nothing else of Trainwright, and define different 
 import base64
 import csv
 import hashlib
+import io
 import json
 import math
 import os
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from trainwright.datasets.tables.encodings import find_delimiter, guess
 from trainwright.datasets.tables.times import read_format, read_period, read_time
 from trainwright.datasets.tables.written import BOOLEANS, is_missing_word, read_number, without_unit
 
@@ -29,6 +31,8 @@ Model = Callable[[Arrays], Arrays]
 _EPOCH = datetime(1970, 1, 1)
 _NAT = -(2**63)
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+_FORMAT = 1  # of certificates
+_HEAD = 1 << 20  # characters of a file of rows that its delimiter is found in
 
 
 def main(arguments: Sequence[str], open_artifact: Callable[[Path], Model]) -> None:
@@ -51,10 +55,16 @@ def main(arguments: Sequence[str], open_artifact: Callable[[Path], Model]) -> No
 
 
 def read_certificate(artifact: Path) -> dict[str, Any]:
-    """Return the certificate of an artifact."""
+    """Return the certificate of an artifact; exit where there is none that this reader understands."""
     beside = artifact.with_name(f"{artifact.name}.certificate.json")
     path = artifact / "certificate.json" if artifact.is_dir() else beside
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version = found["format_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"{path} is no certificate: {type(error).__name__}: {error}")
+    if version != _FORMAT:
+        sys.exit(f"{path} has format {version}, and this reader reads {_FORMAT}: use that of the artifact")
     return found
 
 
@@ -88,14 +98,14 @@ def verify(artifact: Path, open_artifact: Callable[[Path], Model], path: str | N
     A file that is not the certified one is not opened.
     """
     certificate = read_certificate(artifact)
-    name, tolerance, kept = certificate["artifact"], certificate["tolerance"], certificate["edge_rows"]
+    name, tolerance = artifact.name, certificate["tolerance"]
     problems = [*changed_files(artifact, certificate)]
-    said = f"{len(kept['rows'])} edge rows"
+    said = ""
     if not problems:
+        feeds, wanted, labels = edge_rows(artifact, certificate)
         model = open_artifact(artifact)
-        feeds = {one["name"]: decoded(kept["inputs"][one["name"]]) for one in certificate["inputs"]}
-        wanted = {output: decoded(value) for output, value in kept["outputs"].items()}
-        problems += differing(model(feeds), wanted, kept["rows"], tolerance)
+        problems += differing(model(feeds), wanted, labels, tolerance)
+        said = f"{len(labels)} edge rows"
         if path is not None:
             count, others = verify_rows(model, certificate, path)
             problems += others if count else [f"{path}: it has none of the rows that the certificate knows"]
@@ -105,6 +115,21 @@ def verify(artifact: Path, open_artifact: Callable[[Path], Model], path: str | N
         sys.stderr.write("\n  ".join([f"{name} is not as certified:", *problems[:5]]) + more + "\n")
         sys.exit(3)
     sys.stdout.write(f"{name} is as certified: {said} are equal within {tolerance:g}\n")
+
+
+def edge_rows(artifact: Path, certificate: Mapping[str, Any]) -> tuple[Arrays, Arrays, Sequence[str]]:
+    """Return the inputs and outputs of the edge rows, and their names; exit where they make no sense."""
+    try:
+        kept = certificate["edge_rows"]
+        feeds = {one["name"]: decoded(kept["inputs"][one["name"]]) for one in certificate["inputs"]}
+        wanted = {one["name"]: decoded(kept["outputs"][one["name"]]) for one in certificate["outputs"]}
+        labels = [str(one) for one in kept["rows"]]
+        counts = {len(labels), *(len(value) for value in (*feeds.values(), *wanted.values()))}
+    except (KeyError, ValueError, TypeError) as error:
+        sys.exit(f"the certificate of {artifact} is damaged: {type(error).__name__}: {error}")
+    if not (labels and feeds and wanted) or len(counts) > 1:
+        sys.exit(f"the certificate of {artifact} is damaged: its edge rows are not complete")
+    return feeds, wanted, labels
 
 
 def verify_rows(model: Model, certificate: Mapping[str, Any], path: str) -> tuple[int, list[str]]:
@@ -124,20 +149,46 @@ def verify_rows(model: Model, certificate: Mapping[str, Any], path: str) -> tupl
 
 
 def changed_files(artifact: Path, certificate: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each file of the artifact that is not the one that was certified."""
-    for name, record in certificate["files"].items():
-        path = artifact / name if artifact.is_dir() else artifact
-        digest, size = hashlib.sha256(), 0
-        try:
+    """Yield a line for each file of the artifact that is not the one that was certified.
+
+    Files outside of its folder are not looked at, whatever the certificate names.
+    """
+    known = certificate["files"]
+    if not artifact.is_dir():
+        if len(known) != 1:
+            yield f"{artifact.name}: the certificate is of {len(known)} files, and not of one"
+        for record in known.values():
+            yield from _changed(artifact.name, artifact, record)
+        return
+    whole = artifact.resolve()
+    for name, record in known.items():
+        path = artifact / name
+        if not path.resolve().is_relative_to(whole):
+            yield f"{name}: it is outside of the folder, or a link to outside"
+        else:
+            yield from _changed(name, path, record)
+    for path in sorted(artifact.rglob("*")):
+        name = path.relative_to(artifact).as_posix()
+        if name not in known and name != "certificate.json" and (path.is_symlink() or not path.is_dir()):
+            yield f"{name}: the certificate knows no such file"
+
+
+def _changed(name: str, path: Path, record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line if a file is not the one that was certified; one of another size is not read."""
+    digest = hashlib.sha256()
+    try:
+        if not path.is_file():
+            yield f"{name}: there is no such file"
+            return
+        if path.stat().st_size == record["bytes"]:
             with open(path, "rb") as file:
                 while chunk := file.read(1 << 20):
                     digest.update(chunk)
-                    size += len(chunk)
-        except OSError as error:
-            yield f"{name}: {error.strerror}"
-            continue
-        if size != record["bytes"] or digest.hexdigest() != record["sha256"]:
-            yield f"{name}: its SHA-256 is not the certified one"
+    except OSError as error:
+        yield f"{name}: {error.strerror}"
+        return
+    if digest.hexdigest() != record["sha256"]:
+        yield f"{name}: its SHA-256 is not the certified one"
 
 
 def differing(outputs: Arrays, wanted: Arrays, labels: Sequence[str], tolerance: float) -> list[str]:
@@ -166,18 +217,43 @@ def equal(given: Any, expected: Any, tolerance: float) -> Any:
     return near | (given == expected) | (np.isnan(given) & np.isnan(expected))
 
 
+def text_of(path: str) -> str:
+    """Return the text of a file in UTF-8, UTF-16 with its mark, or else in cp1252; exit where it is none."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        sys.exit(f"{path}: {error.strerror}")
+    try:
+        found = guess(content)
+        return content.decode("utf-8-sig" if found is None else found.encoding)
+    except UnicodeDecodeError as error:
+        sys.exit(f"{path}: {error}")
+
+
 def read_rows(certificate: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[int]]:
-    """Return the rows of a CSV file as inputs, and the line of each."""
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        cells: dict[str, list[str]] = {one["name"]: [] for one in certificate["inputs"]}
-        lines: list[int] = []
-        for row in reader:
-            lines.append(reader.line_num)
-            for name, values in cells.items():
-                if row.get(name) is None:
-                    sys.exit(f"{path}: line {reader.line_num} has no column {name!r}")
-                values.append(row[name])
+    """Return the rows of a CSV file as inputs, and the line of each; the delimiter is found."""
+    text = text_of(path)
+    wanted = [one["name"] for one in certificate["inputs"]]
+    delimiter = find_delimiter(text[:_HEAD].encode()) or ","
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    cells: dict[str, list[str]] = {name: [] for name in wanted}
+    lines: list[int] = []
+    try:
+        head = next((row for row in rows if row), [])
+        if absent := [name for name in wanted if name not in head]:
+            sys.exit(f"{path} has no column {absent[0]!r}; its columns: {', '.join(head)}")
+        for row in rows:
+            if not row:  # an empty line
+                continue
+            if len(row) != len(head):
+                sys.exit(f"{path}: line {rows.line_num} has {len(row)} cells, and the header {len(head)}")
+            lines.append(rows.line_num)
+            for name in wanted:
+                cells[name].append(row[head.index(name)])
+    except csv.Error as error:
+        sys.exit(f"{path}: line {rows.line_num}: {error}")
+    if not lines:
+        sys.exit(f"{path}: there are columns, but no rows")
     feeds = {}
     for one in certificate["inputs"]:
         try:
@@ -288,7 +364,7 @@ def measure(model: Model, given: str, made: str, opened: float) -> None:
         np.savez(target, allow_pickle=False, **found)
 
 
-def latency(model: Model, feeds: Arrays, seconds: float = 0.2) -> float:
+def latency(model: Callable[[Any], Any], feeds: Any, seconds: float = 0.2) -> float:
     """Return the median time of a call, in seconds."""
     taken: list[float] = []
     end = time.perf_counter() + seconds
