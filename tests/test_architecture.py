@@ -88,6 +88,7 @@ SHARED = (
     "callbacks",
     "exporters.certificates",
     "exporters.prepared",
+    "exporters.programs",
 )  # beside adapters, and no adapters
 # The kinds that have a package of their own; strategies are part of training with torch.
 OUTER = {kind: entries for kind, entries in BUILT_IN.items() if kind != "strategy"}
@@ -96,6 +97,9 @@ NAMING_FRAMEWORKS = {
     "plugins": "the table of all adapters",
     "runs.semantics": "the table of the versions of our parts",
     "exporters.onnx": "the table of its converters",
+    "exporters.pt2": "a format of one framework",
+    "exporters.aoti": "a format of one framework",
+    "exporters.torchscript": "a format of one framework",
     "testing": "knows the settings that libraries have in a process",
     "runs.environment": "the names under which packages are distributed",
     "api.results": "a form of exports is called sklearn",

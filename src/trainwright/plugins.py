@@ -138,7 +138,12 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "mlflow": BuiltIn("trainwright.trackers.mlflow:MlflowTracker", "mlflow"),
         "tensorboard": BuiltIn("trainwright.trackers.tensorboard:TensorboardTracker", "tensorboard"),
     },
-    "exporter": {"onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx")},
+    "exporter": {
+        "aoti": BuiltIn("trainwright.exporters.aoti:AotiExporter", "torch"),
+        "onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx"),
+        "pt2": BuiltIn("trainwright.exporters.pt2:Pt2Exporter", "torch"),
+        "torchscript": BuiltIn("trainwright.exporters.torchscript:TorchscriptExporter", "torch"),
+    },
     "sampler": {
         "cmaes": BuiltIn("trainwright.samplers.optuna:CmaEsSampler", "tuning"),
         "gp": BuiltIn("trainwright.samplers.optuna:GpSampler", "tuning"),

@@ -324,7 +324,7 @@ def export(
 
 def _show_certificate(made: Path, as_json: bool) -> None:
     """Say what the certificate of an exported model says."""
-    from trainwright.exporters.certificates.certify import certificate_of, read_certificate
+    from trainwright.exporters.certificates.certify import certificate_of, read_certificate, reader_of
 
     known = read_certificate(made)
     compared, latency = known.compared, known.latency_seconds
@@ -336,7 +336,7 @@ def _show_certificate(made: Path, as_json: bool) -> None:
         f"{compared['equal_labels']:.2%} of labels equal",
         f"a call takes {latency['1'] * 1e3:.3g} ms for 1 row, {latency['64'] * 1e3:.3g} ms for 64",
         f"certificate: {certificate_of(made)}",
-        f"verify it anywhere: python {made}.reader.py verify",
+        f"verify it anywhere: python {reader_of(made)} verify",
     ]
     show({"path": str(made), "format": known.format, "certificate": known.to_json()}, lines, as_json)
 

@@ -76,7 +76,7 @@ def export_certified(
         made = Path(folder, path.name)
         about = _about(predictor)
         exporter.write(predictor, made, {"run": json.dumps(about)})
-        script = _reader_of(made)
+        script = reader_of(made)
         script.write_text(reader_source(exporter.runtime), encoding="utf-8")
         certificate = _certified(
             exporter, predictor, made, inputs, TOLERANCE if tolerance is None else tolerance
@@ -143,7 +143,8 @@ def certificate_of(path: Path) -> Path:
     return path / "certificate.json" if path.is_dir() else path.with_name(f"{path.name}.certificate.json")
 
 
-def _reader_of(path: Path) -> Path:
+def reader_of(path: Path) -> Path:
+    """Return the path of the script that opens an artifact: inside a folder, beside a file."""
     return path / "reader.py" if path.is_dir() else path.with_name(f"{path.name}.reader.py")
 
 
@@ -152,7 +153,7 @@ def _place(made: Path, path: Path) -> None:
     copy = shutil.copytree if made.is_dir() else shutil.copyfile
     write_whole(path, lambda target: copy(made, target))
     if made.is_file():
-        for beside in (_reader_of, certificate_of):
+        for beside in (reader_of, certificate_of):
             write_whole(beside(path), partial(shutil.copyfile, beside(made)))
 
 
@@ -269,7 +270,7 @@ def _measured(made: Path, feeds: Mapping[str, Array], times: Sequence[int]) -> d
         with open(given, "wb") as target:
             sizes = {"/sizes": np.array(BATCHES), "/times": np.array(times, np.int64)}
             np.savez(target, allow_pickle=False, **sizes, **columns)
-        script = _reader_of(made).absolute()
+        script = reader_of(made).absolute()
         command = [sys.executable, "-I", str(script), "measure", str(given), str(outputs)]
         done = subprocess.run(
             command, check=False, capture_output=True, text=True, timeout=_SECONDS, cwd=script.parent
