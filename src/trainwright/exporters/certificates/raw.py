@@ -18,6 +18,26 @@ _IMAGE_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "JPEG2000"
 _PLANES = {3: "RGB", 4: "RGBA"}  # numbers of channels that Pillow resizes at once
 
 
+def raw_array(
+    about: Mapping[str, Any], cells: Sequence[Any], content: str | None, folder: Path = Path()
+) -> Any:
+    """Return an input of images or texts, (rows, ...).
+
+    Args:
+        about: The input, with how it is made as `reads`.
+        cells: Paths of images or arrays; or texts or lists of words.
+        content: That of the `tokenizer.json`.
+        folder: The folder that paths are relative to.
+
+    Raises:
+        ValueError: A cell cannot be used, or a package is not installed.
+    """
+    reads = about["reads"]
+    if reads["kind"] == "image":
+        return images(cells, reads, folder)
+    return tokens(cells, reads, opened_tokenizer(reads, content))
+
+
 def images(cells: Sequence[Any], reads: Reads, folder: Path) -> Any:
     """Return images in the size that a model takes, (rows, height, width, channels) uint8.
 
@@ -46,7 +66,8 @@ def _decoded(path: Path, mode: str) -> Any:
         import PIL.Image
     except ImportError:
         raise ValueError("files of images need Pillow: pip install pillow; or give arrays (.npz)") from None
-    with PIL.Image.open(io.BytesIO(path.read_bytes()), formats=_IMAGE_FORMATS) as image:
+    with PIL.Image.open(io.BytesIO(path.read_bytes()), formats=_IMAGE_FORMATS) as opened:
+        image: Any = opened
         if image.mode.startswith("I;16"):
             image = PIL.Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         if image.mode in ("I", "F"):

@@ -20,6 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from trainwright.exporters.certificates.raw import raw_array
+
 Arrays = Mapping[str, Any]  # (rows, ...) by name
 Model = Callable[[Arrays], Arrays]
 
@@ -28,6 +30,8 @@ _WORDS = {"true": 1.0, "yes": 1.0, "y": 1.0, "t": 1.0, "ja": 1.0, "j": 1.0}
 _WORDS |= {"false": 0.0, "no": 0.0, "n": 0.0, "f": 0.0, "nein": 0.0}
 _MISSING = {"", "na", "n/a", "nan", "null", "none", "nat", "#n/a", "<na>"}
 _NAT = -(2**63)
+TOKENIZER = "tokenizer.json"
+BESIDE = (TOKENIZER,)  # endings of files that belong to an artifact that is a file
 
 
 def main(arguments: Sequence[str], open_artifact: Callable[[Path], Model]) -> None:
@@ -54,7 +58,12 @@ def read_certificate(artifact: Path) -> dict[str, Any]:
     beside = artifact.with_name(f"{artifact.name}.certificate.json")
     path = artifact / "certificate.json" if artifact.is_dir() else beside
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return {**found, "path": str(artifact)}
+
+
+def beside(artifact: Path, name: str) -> Path:
+    """Return the path of a file that belongs to an artifact: in its folder, or beside it."""
+    return artifact / name if artifact.is_dir() else artifact.with_name(f"{artifact.name}.{name}")
 
 
 def predict(model: Model, certificate: Mapping[str, Any], path: str) -> None:
@@ -74,9 +83,11 @@ def columns_of(certificate: Mapping[str, Any], outputs: Arrays) -> dict[str, lis
     """Return the outputs as the columns of a table."""
     columns: dict[str, list[Any]] = {}
     for one in certificate["outputs"]:
-        values = np.asarray(outputs[one["name"]])
+        values, names = np.asarray(outputs[one["name"]]), one["columns"]
+        if values.ndim > 2 or (values.ndim == 2 and values.shape[1] > len(names)):  # of pixels, or tokens
+            columns[names[0]] = [json.dumps(value.tolist()) for value in values]
+            continue
         values = values.reshape(len(values), -1)
-        names = one["columns"]
         columns.update({name: values[:, i].tolist() for i, name in enumerate(names)})
     return columns
 
@@ -125,7 +136,11 @@ def verify_rows(model: Model, certificate: Mapping[str, Any], path: str) -> tupl
 def changed_files(artifact: Path, certificate: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each file of the artifact that is not the one that was certified."""
     for name, record in certificate["files"].items():
-        path = artifact / name if artifact.is_dir() else artifact
+        path = (
+            artifact / name
+            if artifact.is_dir()
+            else artifact.with_name(artifact.name + name.removeprefix(certificate["artifact"]))
+        )
         digest, size = hashlib.sha256(), 0
         try:
             with open(path, "rb") as file:
@@ -166,24 +181,62 @@ def equal(given: Any, expected: Any, tolerance: float) -> Any:
 
 
 def read_rows(certificate: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[int]]:
-    """Return the rows of a CSV file as inputs, and the line of each."""
+    """Return the rows of a file as inputs, and the line of each.
+
+    The file is a CSV file with raw columns (numbers, categories, times, texts, paths of images), an image, or
+    an .npz file with the inputs themselves.
+    """
+    inputs = certificate["inputs"]
+    if path.endswith(".npz"):
+        return _given_arrays(inputs, path)
+    if not path.lower().endswith(".csv") and [one["reads"].get("kind") for one in inputs] == ["image"]:
+        cells, lines = {inputs[0]["reads"]["column"]: [Path(path).name]}, [1]
+    else:
+        cells, lines = _cells(inputs, path)
+    tokenizer = beside(Path(certificate["path"]), TOKENIZER) if "path" in certificate else None
+    content = tokenizer.read_text(encoding="utf-8") if tokenizer and tokenizer.is_file() else None
+    feeds = {}
+    for one in inputs:
+        name = one["reads"].get("column", one["name"])
+        try:
+            if "kind" in one["reads"]:
+                feeds[one["name"]] = raw_array(one, cells[name], content, Path(path).parent)
+            else:
+                feeds[one["name"]] = column(one, cells[name])
+        except (OSError, ValueError) as error:
+            sys.exit(f"{path}: column {name!r}: {error}")
+    return feeds, lines
+
+
+def _cells(inputs: Sequence[Mapping[str, Any]], path: str) -> tuple[dict[str, list[str]], list[int]]:
+    """Return the cells of the columns that inputs are made of, and the line of each row."""
+    if arrays := [one["name"] for one in inputs if one["reads"].get("kind") == "array"]:
+        sys.exit(f"{path}: the model takes arrays: give an .npz file with {', '.join(arrays)}")
+    cells: dict[str, list[str]] = {one["reads"].get("column", one["name"]): [] for one in inputs}
+    lines: list[int] = []
     with open(path, encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        cells: dict[str, list[str]] = {one["name"]: [] for one in certificate["inputs"]}
-        lines: list[int] = []
-        for row in reader:
-            lines.append(reader.line_num)
+        rows = csv.DictReader(file)
+        for row in rows:
+            lines.append(rows.line_num)
             for name, values in cells.items():
                 if row.get(name) is None:
-                    sys.exit(f"{path}: line {reader.line_num} has no column {name!r}")
+                    sys.exit(f"{path}: line {rows.line_num} has no column {name!r}")
                 values.append(row[name])
+    return cells, lines
+
+
+def _given_arrays(inputs: Sequence[Mapping[str, Any]], path: str) -> tuple[dict[str, Any], list[int]]:
+    """Return the arrays in a file, in the dtypes of the inputs, and the number of each row."""
     feeds = {}
-    for one in certificate["inputs"]:
-        try:
-            feeds[one["name"]] = column(one, cells[one["name"]])
-        except ValueError as error:
-            sys.exit(f"{path}: column {one['name']!r}: {error}")
-    return feeds, lines
+    with np.load(path, allow_pickle=False) as file:
+        for one in inputs:
+            if one["name"] not in file.files:
+                sys.exit(f"{path} has no array {one['name']!r}")
+            array = file[one["name"]]
+            if list(array.shape[1:]) != list(one["shape"]):
+                sys.exit(f"{path}: {one['name']} is of shape (rows, *{array.shape[1:]}), not {one['shape']}")
+            feeds[one["name"]] = array.astype(object if one["dtype"] == "string" else one["dtype"])
+    return feeds, list(range(1, len(next(iter(feeds.values()))) + 1))
 
 
 def column(about: Mapping[str, Any], cells: Sequence[str]) -> Any:
