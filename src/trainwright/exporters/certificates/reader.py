@@ -307,26 +307,26 @@ def measure(model: Model, given: str, made: str, opened: float) -> None:
 
     Args:
         model: The model.
-        given: The inputs, with the sizes of batches as `/sizes`, and those to be timed as `/times`.
+        given: The inputs, with the sizes of batches as `/sizes`, and those to be timed as `/times`; the
+            outputs of the first `/rows` are wanted, those of batches of one row of 64 at most.
         made: The file to write: `SIZE/OUTPUT` arrays, and seconds as `/latency/SIZE` and `/open`.
         opened: The seconds that it took to open the artifact.
     """
     with np.load(given) as file:
-        sizes, times = file["/sizes"].tolist(), file["/times"].tolist()
+        sizes, times, rows = file["/sizes"].tolist(), file["/times"].tolist(), int(file["/rows"])
         feeds = {name[1:]: file[name] for name in file.files if name.startswith(":")}
     feeds = {
         name: value.astype(object) if value.dtype.kind == "U" else value for name, value in feeds.items()
     }
-    rows = len(next(iter(feeds.values())))
     found: dict[str, Any] = {"/open": np.float64(opened)}
     for size in sizes:
         last = min(rows, 64) if size == 1 else rows
         parts = [
-            model({name: value[start : min(start + size, last)] for name, value in feeds.items()})
+            model({name: value[start : start + size] for name, value in feeds.items()})
             for start in range(0, last, size)
         ]
         for name in parts[0]:
-            whole = np.concatenate([np.asarray(part[name]) for part in parts])
+            whole = np.concatenate([np.asarray(part[name]) for part in parts])[:last]
             found[f"{size}/{name}"] = whole.astype(str) if whole.dtype.kind == "O" else whole
     for size in times:
         some = {name: value[np.resize(np.arange(rows), size)] for name, value in feeds.items()}

@@ -64,13 +64,8 @@ def _exported(module: torch.nn.Module, samples: Sequence[Tensor], axes: Any) -> 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
         with exporting("onnx"):
-            program: Any = torch.onnx.export(
-                module,
-                tuple(samples),
-                dynamo=True,
-                dynamic_shapes=axes,
-                opset_version=OPSET,
-                external_data=False,
-            )
+            # torch.onnx.export would try other ways where this one fails, which fix the number of rows.
+            traced = torch.export.export(module, tuple(samples), dynamic_shapes=axes)
+            program: Any = torch.onnx.export(traced, dynamo=True, opset_version=OPSET, external_data=False)
             program.save(path)
         return onnx.load(path)
