@@ -181,7 +181,8 @@ def _inlined(name: str, known: set[str]) -> str:
         if line[1] in known:
             return ""
         known.add(line[1])
-        return _inlined(line[1], known).split('"""', 2)[2].strip() + "\n"
+        text = _inlined(line[1], known).split('"""', 2)[2]
+        return text.replace("from __future__ import annotations\n", "").strip() + "\n"
 
     return _OURS.sub(imported, text)
 
@@ -306,7 +307,11 @@ def _measured(
         given, outputs = Path(folder, "inputs.npz"), Path(folder, "outputs.npz")
         columns = {f":{name}": _portable(value[whole]) for name, value in feeds.items()}
         with open(given, "wb") as target:
-            sizes = {"/sizes": np.array(batches), "/times": np.array(times, np.int64), "/rows": np.array(rows)}
+            sizes = {
+                "/sizes": np.array(batches),
+                "/times": np.array(times, np.int64),
+                "/rows": np.array(rows),
+            }
             np.savez(target, allow_pickle=False, **sizes, **columns)
         script = reader_of(made).absolute()
         command = [sys.executable, "-I", str(script), "measure", str(given), str(outputs)]
