@@ -92,7 +92,8 @@ class UnusualValues:
         for column in columns:
             if (values := table.columns.get(column.name)) is None:
                 continue
-            if column.name in self.ranges and kind_of(values) in ("number", "time"):
+            # A column without any value is read as numbers, whatever it held in training.
+            if column.name in self.ranges and kind_of(values) == column.reads:
                 known = self._beyond.setdefault(column.name, _Beyond(self.ranges[column.name]))
                 outside |= known.add(values)
             elif isinstance(column, Categories) and len(new := column.unseen(table)):
