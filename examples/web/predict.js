@@ -13,7 +13,7 @@ const [about, row, prediction, error] = ["about", "row", "prediction", "error"].
 
 try {
   const certificate = await (await fetch(`${url}.certificate.json`)).json();
-  const kinds = certificate.inputs.map((input) => input.reads.kind);
+  const kinds = certificate.inputs.map((input) => input.reads.raw);
   if (kinds.some((kind) => kind === "text" || kind === "array")) {
     throw new Error("this page has fields for columns and images; the model takes tokens or arrays");
   }
@@ -39,7 +39,7 @@ function field(input) {
   const label = document.createElement("label");
   const cell = document.createElement("input");
   cell.name = input.name;
-  if (input.reads.kind === "image") {
+  if (input.reads.raw === "image") {
     Object.assign(cell, { type: "file", accept: "image/*", required: true });
   }
   label.append(`${input.name} (${input.content || input.dtype})`, cell);
@@ -57,7 +57,7 @@ async function feeds(certificate) {
   const found = {};
   for (const input of certificate.inputs) {
     const cell = row.elements[input.name];
-    if (input.reads.kind === "image") {
+    if (input.reads.raw === "image") {
       found[input.name] = await image(cell.files[0], input);
     } else if (input.dtype === "string") {
       found[input.name] = new ort.Tensor("string", [cell.value], [1, 1]);

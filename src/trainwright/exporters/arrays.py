@@ -22,12 +22,12 @@ def raw_inputs_of(predictor: Predictor) -> Sequence[Input]:
     specs = {name: info.inputs[name] for name in predictor.model.input_names or info.inputs}
     if isinstance(preparation, ImagePreparation):
         channels, height, width = specs[FEATURES].shape
-        reads = {"kind": "image", "column": preparation.column, **preparation.reading}
+        reads = {"raw": "image", "column": preparation.column, **preparation.reading}
         content = f"an image of {channels} colors, each from 0 to 255"
         return [Input(preparation.column, "uint8", (height, width, channels), content, reads)]
     if isinstance(preparation, TextPreparation):
         reads = {
-            "kind": "text",
+            "raw": "text",
             "column": preparation.column,
             "max_length": preparation.max_length,
             "padding": preparation.tokenizer.padding,
@@ -42,7 +42,7 @@ def raw_inputs_of(predictor: Predictor) -> Sequence[Input]:
     if preparation is not None:
         return inputs_of(predictor)
     return [
-        Input(name, spec.dtype, spec.shape, f"an array of {spec.dtype}", {"kind": "array"})
+        Input(name, spec.dtype, spec.shape, f"an array of {spec.dtype}", {"raw": "array"})
         for name, spec in specs.items()
     ]
 

@@ -30,7 +30,7 @@ class Input(NamedTuple):
         shape: The shape of one row: (1,) of a column.
         content: What it holds, in words.
         reads: How cells of text are read: the fields of `datasets.tables.typed.ColumnKind`; or how an image
-            or tokens are made, with a `kind`: image, text or array (see `certificates.raw`).
+            or tokens are made, with `raw`: image, text or array (see `certificates.raw`).
     """
 
     name: str

@@ -33,7 +33,7 @@ def raw_array(
         ValueError: A cell cannot be used, or a package is not installed.
     """
     reads = about["reads"]
-    if reads["kind"] == "image":
+    if reads["raw"] == "image":
         return images(cells, reads, folder)
     return tokens(cells, reads, opened_tokenizer(reads, content))
 

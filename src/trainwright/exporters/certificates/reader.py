@@ -189,7 +189,7 @@ def read_rows(certificate: Mapping[str, Any], path: str) -> tuple[dict[str, Any]
     inputs = certificate["inputs"]
     if path.endswith(".npz"):
         return _given_arrays(inputs, path)
-    if not path.lower().endswith(".csv") and [one["reads"].get("kind") for one in inputs] == ["image"]:
+    if not path.lower().endswith(".csv") and [one["reads"].get("raw") for one in inputs] == ["image"]:
         cells, lines = {inputs[0]["reads"]["column"]: [Path(path).name]}, [1]
     else:
         cells, lines = _cells(inputs, path)
@@ -199,7 +199,7 @@ def read_rows(certificate: Mapping[str, Any], path: str) -> tuple[dict[str, Any]
     for one in inputs:
         name = one["reads"].get("column", one["name"])
         try:
-            if "kind" in one["reads"]:
+            if "raw" in one["reads"]:
                 feeds[one["name"]] = raw_array(one, cells[name], content, Path(path).parent)
             else:
                 feeds[one["name"]] = column(one, cells[name])
@@ -210,7 +210,7 @@ def read_rows(certificate: Mapping[str, Any], path: str) -> tuple[dict[str, Any]
 
 def _cells(inputs: Sequence[Mapping[str, Any]], path: str) -> tuple[dict[str, list[str]], list[int]]:
     """Return the cells of the columns that inputs are made of, and the line of each row."""
-    if arrays := [one["name"] for one in inputs if one["reads"].get("kind") == "array"]:
+    if arrays := [one["name"] for one in inputs if one["reads"].get("raw") == "array"]:
         sys.exit(f"{path}: the model takes arrays: give an .npz file with {', '.join(arrays)}")
     cells: dict[str, list[str]] = {one["reads"].get("column", one["name"]): [] for one in inputs}
     lines: list[int] = []
