@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -213,6 +214,31 @@ def test_a_changed_tokenizer_is_found(trained: Callable[..., Run], tmp_path: Pat
     beside.write_text(json.dumps(kept))
     with pytest.raises(DifferentArtifactError, match=r"tokenizer.json: its SHA-256"):
         api.verify_certificate(path)
+
+
+def test_tokens_with_labels(trained: Callable[..., Run], tmp_path: Path) -> None:
+    """From lists of words; the artifact has a label for each token, padding included."""
+    words = [["Ada", "is", "in", "Rome"][: 2 + i % 3] for i in range(40)]
+    tags = [["B-PER", "O", "O", "B-LOC"][: len(one)] for one in words]
+    pd.DataFrame({"words": words, "tags": tags}).to_parquet("words.parquet")
+    data = {
+        "type": "text_table",
+        "path": "words.parquet",
+        "text": "words",
+        "target": "tags",
+        "max_length": 24,
+    }
+    run = trained(data, TEXT_MODELS["text_transformer"])
+    path = api.export(run, tmp_path / "model.onnx", "onnx")
+    rows = [["Rome", "Ada"], [], ["no"] * 30]
+    with open("rows.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["words"], *([json.dumps(one)] for one in rows)])
+    found = list(csv.DictReader(read(path, "predict", "rows.csv")))
+    model = api.load(run)
+    outputs = model.outputs(rows)
+    for line, labels, probabilities in zip(found, model.table(outputs)["prediction"], outputs, strict=True):
+        assert json.loads(line["label"]) == list(labels)
+        np.testing.assert_allclose(json.loads(line["probabilities"]), probabilities, atol=1e-5)
 
 
 def test_a_language_model(trained: Callable[..., Run], tmp_path: Path, folder: Path) -> None:

@@ -92,8 +92,9 @@ class UnusualValues:
         for column in columns:
             if (values := table.columns.get(column.name)) is None:
                 continue
-            # A column without any value is read as numbers, whatever it held in training.
-            if column.name in self.ranges and kind_of(values) == column.reads:
+            if column.name in self.ranges and kind_of(values) in ("number", "time"):
+                if missing(values).all():  # which is read as numbers or texts, whatever it held in training
+                    continue
                 known = self._beyond.setdefault(column.name, _Beyond(self.ranges[column.name]))
                 outside |= known.add(values)
             elif isinstance(column, Categories) and len(new := column.unseen(table)):

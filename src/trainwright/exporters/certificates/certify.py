@@ -399,6 +399,9 @@ def _different(
         step = _first_step(exporter, predictor, made, sample, sample.feeds(inputs))
     except (TrainwrightError, ValueError, RuntimeError) as error:
         step = f"cannot be told: {error}"
+    precision = predictor.config.training.precision
+    if precision in ("bf16", "fp16"):
+        shown[-1] = f"  the run predicts in {precision}, the artifact in float32: give --tolerance 0.02, say"
     return DifferentArtifactError("\n".join([f"{text}; the first step that differs: {step}", *shown]))
 
 

@@ -29,6 +29,9 @@ _CONVERTERS = {
 }
 
 
+_MOST_PARAMETERS = 500_000_000  # of 4 bytes each, and room for constants
+
+
 class OnnxExporter(Exporter):
     """An exporter of ONNX files, which hold preparation, model, and the unit and labels of its outputs."""
 
@@ -45,6 +48,12 @@ class OnnxExporter(Exporter):
         from trainwright.exporters.onnx.outputs import add_outputs
         from trainwright.exporters.onnx.preparation import add_preparation
 
+        count = predictor.model.parameter_count or 0
+        if count > _MOST_PARAMETERS:
+            raise InputError(
+                f"run {predictor.run.id}: a file of ONNX holds 2 GB, and the model has {count:,} parameters of "
+                "4 bytes; export with --format pt2 or safetensors"
+            )
         convert = importlib.import_module(_CONVERTERS[name_of_framework(predictor.framework)])
         graph = Graph()
         if isinstance(predictor.preparation, TabularPreparation):
