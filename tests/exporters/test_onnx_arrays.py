@@ -237,7 +237,7 @@ def test_tokens_with_labels(trained: Callable[..., Run], tmp_path: Path) -> None
     model = api.load(run)
     outputs = model.outputs(rows)
     for line, labels, probabilities in zip(found, model.table(outputs)["prediction"], outputs, strict=True):
-        assert json.loads(line["label"]) == list(labels)
+        assert json.loads(line["prediction"]) == list(labels)
         np.testing.assert_allclose(json.loads(line["probabilities"]), probabilities, atol=1e-5)
 
 
@@ -288,5 +288,5 @@ def test_masks(trained: Callable[..., Run], tmp_path: Path, folder: Path) -> Non
     path = api.export(run, tmp_path / "model.onnx", "onnx")
     lines = list(csv.DictReader(read(path, "predict", "scenes/3.png")))
     own = api.load(run).predict(["scenes/3.png"])["prediction"][0]
-    np.testing.assert_array_equal(json.loads(lines[0]["mask"]), own)
+    np.testing.assert_array_equal(json.loads(lines[0]["prediction"]), own)
     assert set(np.unique(own)) <= {0, 3}

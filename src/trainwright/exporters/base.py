@@ -41,9 +41,9 @@ class Input(NamedTuple):
 
 
 def names_classes(info: DataInfo) -> bool:
-    """Return whether a model predicts one of several classes, and their probabilities."""
+    """Return whether a model predicts one of several classes, of a row or of its parts, and probabilities."""
     task = task_for(info)
-    return task.gives_probabilities and not task.targets_are_labels
+    return task.has_inner_labels or (task.gives_probabilities and not task.targets_are_labels)
 
 
 def class_axis(info: DataInfo) -> int:

@@ -434,12 +434,12 @@ def _outputs(predictor: Predictor, expected: Mapping[str, Array]) -> list[dict[s
     labels = [str(one) for one in (info.classes or range(info.outputs))]
     found = []
     for name, values in expected.items():
-        if values.ndim > 2:
+        if values.ndim > 2 and name != "mask":
             columns = [name]
         elif name == "probabilities":
             columns = [f"probability_{label}" for label in labels]
         else:
-            several = name == "prediction" and values.shape[1] > 1
+            several = name == "prediction" and values.ndim == 2 and values.shape[1] > 1
             columns = (
                 [f"prediction_{one}" for one in info.target_names or labels] if several else ["prediction"]
             )

@@ -51,8 +51,8 @@ class OnnxExporter(Exporter):
         count = predictor.model.parameter_count or 0
         if count > _MOST_PARAMETERS:
             raise InputError(
-                f"run {predictor.run.id}: a file of ONNX holds 2 GB, and the model has {count:,} parameters of "
-                "4 bytes; export with --format pt2 or safetensors"
+                f"run {predictor.run.id}: a file of ONNX holds 2 GB, and the model has {count:,} parameters "
+                "of 4 bytes; export with --format pt2 or safetensors"
             )
         convert = importlib.import_module(_CONVERTERS[name_of_framework(predictor.framework)])
         graph = Graph()
