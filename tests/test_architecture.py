@@ -87,8 +87,10 @@ SHARED = (
     "trackers.feed",
     "callbacks",
     "exporters.certificates",
+    "exporters.opened",
     "exporters.prepared",
     "exporters.programs",
+    "exporters.trees",
 )  # beside adapters, and no adapters
 # The kinds that have a package of their own; strategies are part of training with torch.
 OUTER = {kind: entries for kind, entries in BUILT_IN.items() if kind != "strategy"}
@@ -97,6 +99,7 @@ NAMING_FRAMEWORKS = {
     "plugins": "the table of all adapters",
     "runs.semantics": "the table of the versions of our parts",
     "exporters.onnx": "the table of its converters",
+    "exporters.pmml": "the table of its converters",
     "exporters.pt2": "a format of one framework",
     "exporters.aoti": "a format of one framework",
     "exporters.torchscript": "a format of one framework",

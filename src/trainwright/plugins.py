@@ -141,6 +141,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
     "exporter": {
         "aoti": BuiltIn("trainwright.exporters.aoti:AotiExporter", "torch"),
         "onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx"),
+        "pmml": BuiltIn("trainwright.exporters.pmml:PmmlExporter", "pmml"),
         "pt2": BuiltIn("trainwright.exporters.pt2:Pt2Exporter", "torch"),
         "torchscript": BuiltIn("trainwright.exporters.torchscript:TorchscriptExporter", "torch"),
     },

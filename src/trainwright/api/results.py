@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from trainwright.config import Overrides
 from trainwright.errors import CheckpointError, InputError
 from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.plugins import names
+from trainwright.records.artifact import ArtifactDir, record_export
 from trainwright.records.listing import has_model
 from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import passed_objects, require_objects
@@ -82,12 +84,24 @@ def load_for(
     """
     from trainwright.runs.predictor import open_predictor
 
+    if isinstance(run, ArtifactDir):
+        return _opened_artifact(run, trust=trust, members=members)
     refuse_foreign_run(run, verb)
     require_objects(run, verb, model=model, **data)
     with working_for(run, trust=trust):
         predictor = open_predictor(run, model, pinned=pinned, members=members)
     _warn_of_changes(run)
     return predictor
+
+
+def _opened_artifact(artifact: ArtifactDir, *, trust: bool, members: Members) -> Predictor:
+    from trainwright.exporters.opened import open_artifact
+
+    if members.world.size > 1:
+        raise InputError(
+            f"{artifact.path} is an exported model, which one process opens: leave out distributed"
+        )
+    return open_artifact(artifact, trust=trust)
 
 
 def changed_code(run: RunDir) -> dict[str, Path]:
@@ -259,11 +273,17 @@ def export(
         DifferentArtifactError: The exported model predicts something else than the run; it is not written.
     """
     path, found = usable_path(path), find(run, runs_dir, has_model)
+    if isinstance(found, ArtifactDir):
+        raise InputError(
+            f"{found.path} is an exported model already; export its run, {found.certificate.run['id']}"
+        )
     if (certified := certified_form(path, form)) is not None:
         from trainwright.exporters.certificates.certify import export_certified
 
         predictor = load_for(found, "export", model, trust=trust, pinned=True)
-        export_certified(predictor, path, certified, tolerance=tolerance, licence=licence)
+        made = export_certified(predictor, path, certified, tolerance=tolerance, licence=licence)
+        with contextlib.suppress(OSError):  # the run may lie where nothing can be written
+            record_export(found, path, made)
         return path
     if tolerance is not None or licence is not None:
         raise InputError(

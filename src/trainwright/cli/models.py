@@ -324,7 +324,8 @@ def export(
 
 def _show_certificate(made: Path, as_json: bool) -> None:
     """Say what the certificate of an exported model says."""
-    from trainwright.exporters.certificates.certify import certificate_of, read_certificate, reader_of
+    from trainwright.exporters.certificates.certify import reader_of
+    from trainwright.records.artifact import certificate_of, read_certificate
 
     known = read_certificate(made)
     compared, latency = known.compared, known.latency_seconds

@@ -90,6 +90,7 @@ class Exporter(ABC):
     packages: ClassVar[Sequence[str]]  # that the runtime imports
     extra: ClassVar[str]  # of ours, which brings them
     frameworks: ClassVar[Sequence[str]]  # whose models it takes
+    executes_code: ClassVar[bool] = False  # where opening an artifact executes code that it holds
     successor: ClassVar[str] = ""  # of a legacy format: the one that took its place
 
     @classmethod

@@ -28,7 +28,7 @@ import pytest
 from trainwright import api
 from trainwright.errors import DifferentArtifactError, InputError
 from trainwright.exporters.base import Exporter
-from trainwright.exporters.certificates.certify import certificate_of, read_certificate
+from trainwright.records.artifact import certificate_of, read_certificate
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.run import Run
 

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.errors import DifferentArtifactError, InputError, TrainwrightError
@@ -31,8 +30,9 @@ from trainwright.exporters.certificates.samples import Sample, edge_rows, real_r
 from trainwright.inference.predictor import Predictor
 from trainwright.inference.whole_files import write_whole
 from trainwright.plugins import adapter, task_for
+from trainwright.records.artifact import certificate_of, read_certificate
 from trainwright.records.certificate import Certificate
-from trainwright.safe_files import read_regular
+from trainwright.storage.portable import portable_config
 from trainwright.types import INPUT_IDS, Array
 from trainwright.version import VERSION
 
@@ -88,7 +88,14 @@ def export_certified(
             exporter, predictor, made, inputs, TOLERANCE if tolerance is None else tolerance
         )
         certificate = certificate.model_copy(
-            update={"format": form, "run": about, "licence": licence, "versions": _versions(exporter)}
+            update={
+                "format": form,
+                "run": about,
+                "licence": licence,
+                "versions": _versions(exporter),
+                "data": predictor.stored.data.to_json(),
+                "config": portable_config(predictor.run),
+            }
         )
         text = json.dumps(certificate.to_json(), indent=1, ensure_ascii=False)
         certificate_of(made).write_text(text, encoding="utf-8")
@@ -125,28 +132,6 @@ def verify(path: Path, rows: Path | None = None) -> str:
     if done.returncode != 0:
         raise InputError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else str(path))
     return done.stdout.strip()
-
-
-def read_certificate(path: Path) -> Certificate:
-    """Return the certificate of an artifact.
-
-    Raises:
-        InputError: There is none, or it is damaged.
-    """
-    file = certificate_of(path)
-    if not path.exists():
-        raise InputError(f"{path}: there is no such file")
-    try:
-        return Certificate.model_validate_json(read_regular(file))
-    except FileNotFoundError:
-        raise InputError(f"{path} has no certificate: there is no {file.name} with it") from None
-    except ValidationError as error:
-        raise InputError(f"{file} is no certificate: {error.errors()[0]['msg']}") from error
-
-
-def certificate_of(path: Path) -> Path:
-    """Return the path of an artifact's certificate: inside a folder, beside a file."""
-    return path / "certificate.json" if path.is_dir() else path.with_name(f"{path.name}.certificate.json")
 
 
 def reader_of(path: Path) -> Path:

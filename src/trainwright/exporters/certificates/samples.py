@@ -54,7 +54,7 @@ class Sample:
             return {one.name: raw_array(one._asdict(), self.rows, self.tokenizer) for one in inputs}
         if not isinstance(self.rows, Table):
             return {one.name: np.asarray(self.rows[one.name]) for one in inputs}
-        return {one.name: _cells(self.rows.columns[one.name], one.dtype) for one in inputs}
+        return {one.name: cells_of(self.rows.columns[one.name], one.dtype) for one in inputs}
 
     def take(self, ids: Sequence[int]) -> Sample:
         """Return some of the rows."""
@@ -68,7 +68,7 @@ class Sample:
         return replace(self, rows=taken, names=[self.names[i] for i in ids])
 
 
-def _cells(values: Array, dtype: str) -> Array:
+def cells_of(values: Array, dtype: str) -> Array:
     """Return a column as an input, (rows, 1)."""
     if dtype == "string":
         return np.array([["" if one is None else str(one)] for one in values.tolist()], dtype=object)

@@ -13,7 +13,8 @@ from onnx import TensorProto
 
 from trainwright.errors import InputError
 from trainwright.exporters.onnx.graph import Graph, Value
-from trainwright.exporters.onnx.trees import AT_MOST, Branch, Leaf, Tree, add_link, add_trees
+from trainwright.exporters.onnx.trees import add_link, add_trees
+from trainwright.exporters.trees import AT_MOST, Branch, Leaf, Tree
 from trainwright.frameworks.base import Model
 from trainwright.types import DataInfo
 

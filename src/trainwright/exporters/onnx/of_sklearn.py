@@ -6,23 +6,13 @@ from typing import Any
 
 import numpy as np
 from onnx import TensorProto
-from sklearn.ensemble._forest import BaseForest
 from sklearn.ensemble._hist_gradient_boosting.gradient_boosting import BaseHistGradientBoosting
-from sklearn.tree import BaseDecisionTree
 
 from trainwright.errors import InputError
 from trainwright.exporters.base import names_classes
 from trainwright.exporters.onnx.graph import OPSET, Graph, Value
-from trainwright.exporters.onnx.trees import (
-    AT_MOST,
-    MEMBER,
-    Branch,
-    Leaf,
-    Tree,
-    add_averaged_trees,
-    add_link,
-    add_trees,
-)
+from trainwright.exporters.onnx.trees import add_averaged_trees, add_ensemble
+from trainwright.exporters.trees.sklearn import averaged, boosted
 from trainwright.frameworks.base import Model
 from trainwright.plugins import task_for
 from trainwright.require import require
@@ -48,88 +38,14 @@ def add_model(graph: Graph, model: Model, info: DataInfo, features: Value) -> Va
             "--format sklearn"
         )
     if isinstance(estimator, BaseHistGradientBoosting):
-        return _boosted(graph, estimator, info, features)
-    if (trees := _averaged(estimator)) is not None:
+        return add_ensemble(graph, boosted(estimator, info), info, features)
+    # skl2onnx does not end where a tree has a split on missing values.
+    if (trees := averaged(estimator)) is not None:
         single = graph.add("Flatten", graph.cast(features, TensorProto.FLOAT))  # as scikit-learn compares
         return add_averaged_trees(graph, trees, single)
     flat = graph.add("Flatten", graph.cast(features, TensorProto.DOUBLE))
     converted = _converted(estimator, int(np.prod(info.input_shape)), has_probabilities)
     return graph.include(converted, [flat])[-1]
-
-
-def _averaged(estimator: Any) -> list[Any] | None:
-    """Return the trees of a tree or forest, whose mean it predicts; None if it is neither, or for labels.
-
-    skl2onnx does not end where a tree has a split on missing values.
-    """
-    if getattr(estimator, "n_outputs_", 1) != 1 and hasattr(estimator, "classes_"):
-        return None
-    if isinstance(estimator, BaseDecisionTree):
-        return [estimator.tree_]
-    return [one.tree_ for one in estimator.estimators_] if isinstance(estimator, BaseForest) else None
-
-
-def _boosted(graph: Graph, estimator: Any, info: DataInfo, features: Value) -> Value:
-    """Add histogram gradient boosting, whose splits are by numbers and by categories."""
-    reading = _Columns(estimator)
-    trees = [
-        reading.tree(one, target) for of_round in estimator._predictors for target, one in enumerate(of_round)
-    ]
-    width = estimator.n_trees_per_iteration_
-    raw = add_trees(graph, trees, width, graph.cast(features, TensorProto.DOUBLE))
-    raw = graph.add(
-        "Add", raw, graph.constant(np.reshape(estimator._baseline_prediction, (1, -1)), np.float64)
-    )
-    if names_classes(info):
-        return add_link(graph, raw, "sigmoid" if width == 1 else "softmax", info)
-    return add_link(graph, raw, "exp" if estimator.loss in ("poisson", "gamma") else "identity", info)
-
-
-class _Columns:
-    """The columns of histogram gradient boosting, which has those of categories first, in other codes."""
-
-    def __init__(self, estimator: Any) -> None:
-        self._known, self._places = estimator._bin_mapper.make_known_categories_bitsets()
-        encoder, is_category = estimator._preprocessor, estimator.is_categorical_
-        self._order, self._codes = np.arange(estimator.n_features_in_), []
-        if encoder is not None:
-            self._order = np.concatenate([np.flatnonzero(is_category), np.flatnonzero(~is_category)])
-            self._codes = encoder.named_transformers_["encoder"].categories_
-
-    def tree(self, predictor: Any, target: int) -> Tree:
-        """Return a tree."""
-        nodes: list[Branch | Leaf] = []
-        for node in predictor.nodes:
-            left, right, missing_left = (
-                int(node["left"]),
-                int(node["right"]),
-                bool(node["missing_go_to_left"]),
-            )
-            feature = int(node["feature_idx"])
-            if node["is_leaf"]:
-                nodes.append(Leaf(target, float(node["value"])))
-            elif not node["is_categorical"]:
-                threshold, own = float(node["num_threshold"]), int(self._order[feature])
-                nodes.append(Branch(AT_MOST, own, threshold, left, right, missing_left))
-            else:
-                bits = _members(predictor.raw_left_cat_bitsets[node["bitset_idx"]])
-                nodes.append(self._by_category(feature, bits, left, right, missing_left))
-        return nodes
-
-    def _by_category(self, feature: int, bits: set[int], left: int, right: int, missing_left: bool) -> Branch:
-        """Return a split by categories, where one that training did not have goes where missing ones go."""
-        every = _members(self._known[self._places[feature]])
-        chosen = every - bits if missing_left else every & bits
-        values = sorted(int(self._codes[feature][one]) for one in chosen)
-        yes, no = (right, left) if missing_left else (left, right)
-        return Branch(
-            MEMBER, int(self._order[feature]), 0.0, yes, no, missing_is_yes=False, categories=values
-        )
-
-
-def _members(bitset: Any) -> set[int]:
-    """Return the numbers of a bitset, (8,) uint32."""
-    return {32 * i + bit for i, word in enumerate(bitset.tolist()) for bit in range(32) if word >> bit & 1}
 
 
 def _converted(estimator: Any, features: int, has_probabilities: bool) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,35 +11,24 @@ from onnx import TensorProto, helper
 
 from trainwright.exporters.base import names_classes
 from trainwright.exporters.onnx.graph import ML, Graph, Value
+from trainwright.exporters.trees import AT_MOST, MEMBER, Branch, Ensemble, Leaf, Tree
 from trainwright.types import DataInfo
 
-AT_MOST, LESS, MEMBER = 0, 1, 6  # the codes of comparisons
 _SUM = 1
 
 
-class Branch(NamedTuple):
-    """A node that goes to `yes` if a comparison is true, or the feature is missing and `missing_is_yes`.
-
-    Its children are numbers of nodes of the same tree. `categories` are those of the comparison `MEMBER`.
-    """
-
-    mode: int
-    feature: int
-    value: float
-    yes: int
-    no: int
-    missing_is_yes: bool
-    categories: Sequence[int] = ()
-
-
-class Leaf(NamedTuple):
-    """A leaf that adds a value to a sum."""
-
-    target: int
-    value: float
-
-
-Tree = Sequence[Branch | Leaf]  # by number; the first is the root
+def add_ensemble(graph: Graph, ensemble: Ensemble, info: DataInfo, features: Value) -> Value:
+    """Add trees and what is made of their sums, and return the predictions, (rows, outputs) float64."""
+    raw = add_trees(graph, ensemble.trees, ensemble.width, graph.cast(features, TensorProto.DOUBLE))
+    if ensemble.divisor != 1:
+        raw = graph.add("Div", raw, graph.constant(ensemble.divisor))
+    if ensemble.base is not None:
+        raw = graph.add("Add", raw, graph.constant(ensemble.base[None], np.float64))
+    if ensemble.squares:
+        raw = graph.add("Mul", raw, graph.add("Abs", raw))
+    if ensemble.factor != 1:
+        raw = graph.add("Mul", raw, graph.constant(ensemble.factor))
+    return add_link(graph, raw, ensemble.link, info)
 
 
 def add_trees(graph: Graph, trees: Sequence[Tree], width: int, features: Value) -> Value:

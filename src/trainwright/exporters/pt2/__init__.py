@@ -16,6 +16,7 @@ class Pt2Exporter(PreparedExporter):
     packages = ("torch", "numpy")
     extra = "torch"
     frameworks = ("torch",)
+    executes_code = True
 
     def write_model(self, predictor: Predictor, folder: Path) -> None:
         """Write `model.pt2`; see `PreparedExporter.write_model`."""

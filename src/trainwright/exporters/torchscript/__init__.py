@@ -16,6 +16,7 @@ class TorchscriptExporter(PreparedExporter):
     packages = ("torch", "numpy")
     extra = "torch"
     frameworks = ("torch",)
+    executes_code = True
     successor = "pt2"
 
     def write_model(self, predictor: Predictor, folder: Path) -> None:
