@@ -14,8 +14,8 @@ from trainwright.datasets.tables.encoders.base import Encoder
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.datasets.tables.table import Table
 from trainwright.datasets.texts.preparation import TextPreparation
-from trainwright.exporters.arrays import tokenizer_json
 from trainwright.exporters.base import Input
+from trainwright.exporters.certificates.inputs import tokenizer_json
 from trainwright.exporters.certificates.raw import raw_array
 from trainwright.inference.predictor import Predictor
 from trainwright.types import ATTENTION_MASK, INPUT_IDS, SPLITS, Array

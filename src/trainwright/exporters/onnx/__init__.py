@@ -11,8 +11,8 @@ import numpy as np
 
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.errors import InputError
-from trainwright.exporters.arrays import raw_inputs_of, tokenizer_json
 from trainwright.exporters.base import Exporter, Input
+from trainwright.exporters.certificates.inputs import raw_inputs_of, tokenizer_json
 from trainwright.exporters.certificates.reader import TOKENIZER, beside
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import name_of_framework
