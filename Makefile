@@ -22,7 +22,8 @@ test-services: .venv/dev packages .azurite/tried
 # Debian's packages of the servers that tests start; where they cannot be installed, these tests are skipped.
 packages:
 	@missing=$$(ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || echo postgresql; command -v npm >/dev/null || echo npm; \
-	command -v java >/dev/null || echo default-jre-headless); \
+	command -v java >/dev/null || echo default-jre-headless; \
+	command -v chromium >/dev/null || echo chromium); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
 	   apt-get install -qq -y --no-install-recommends $$missing >/dev/null; then exit 0; fi; \

@@ -77,14 +77,60 @@ class TestOnnx(ExporterSuite):
         with pytest.raises(DifferentArtifactError, match="first step that differs: column city"):
             trainwright.export(run_of("mlp"), tmp_path / "model.onnx")
 
-    def test_what_onnx_cannot_hold_is_refused(self, tmp_path: Path, folder: Path) -> None:
-        (folder / "text.txt").write_text("a line of text\n" * 200)
-        text = {"type": "text", "path": "text.txt", "length": 16, "tokenizer": "bytes"}
-        gpt = {"type": "gpt", "params": {"hidden_size": 8, "num_layers": 1, "num_heads": 1}}
-        config = {"data": text, "model": gpt, "training": {"max_steps": 1, "batch_size": 4}}
+    def test_what_onnx_cannot_hold_is_refused(
+        self, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A module whose code depends on the values of its inputs, say."""
+        (folder / "branches.py").write_text(_BRANCHES)
+        monkeypatch.syspath_prepend(str(folder))
+        data = {"type": "csv", "path": "rows.csv", "target": "churn", "impute": "median"}
+        config = {"data": data, "model": "branches:Branches", "training": {"max_steps": 1}}
         run = trainwright.train(config, runs_dir=folder / "runs", quiet=True)
-        with pytest.raises(InputError, match="--format onnx takes models of tables"):
+        with pytest.raises(InputError, match="torch cannot export this model with --format onnx") as caught:
             trainwright.export(run, tmp_path / "model.onnx")
+        assert "--format mlflow" in str(caught.value)
+        assert len(str(caught.value).splitlines()) <= 4
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_module_that_draws_is_found(
+        self, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Dropout that is not switched off gives other predictions each time."""
+        (folder / "draws.py").write_text(_DRAWS)
+        monkeypatch.syspath_prepend(str(folder))
+        data = {"type": "csv", "path": "rows.csv", "target": "churn", "impute": "median"}
+        config = {"data": data, "model": "draws:Draws", "training": {"max_steps": 1}}
+        run = trainwright.train(config, runs_dir=folder / "runs", quiet=True)
+        with pytest.raises(DifferentArtifactError, match="first step that differs: the model") as caught:
+            trainwright.export(run, tmp_path / "model.onnx")
+        assert len(str(caught.value).splitlines()) <= 4
+        assert list(tmp_path.iterdir()) == []
+
+
+_BRANCHES = """
+from torch import nn
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.LazyLinear(2), nn.LazyLinear(2)
+
+    def forward(self, features):
+        first, second = self.one(features), self.two(features)
+        return first if features.sum() > 0 else second
+"""
+_DRAWS = """
+import torch
+from torch import nn
+
+class Draws(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one = nn.LazyLinear(2)
+
+    def forward(self, features):
+        return self.one(nn.functional.dropout(features, 0.5, training=True))
+"""
 
 
 def test_the_parts_of_times() -> None:

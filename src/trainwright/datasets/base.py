@@ -216,7 +216,8 @@ class DataBundle:
         ranges: The least and greatest values of columns of numbers and times in the training rows.
         code: The user's objects whose code makes the samples, such as map-style data sets.
         batch_size: That of the user's data loaders, if the samples were given as such.
-        examples: The first rows of each split of a table, read as their kinds, before they became features.
+        examples: The first rows of each split, as predictions take them, before they became features: tables
+            read as their kinds, texts, or images (`images.sources.RawImages`).
     """
 
     info: DataInfo

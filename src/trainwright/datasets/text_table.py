@@ -52,6 +52,7 @@ from trainwright.types import LABELS, Array, DataInfo, FeatureForm, Ids, SplitNa
 _FORMAT = 1  # of the file of tokens; a change of how tokens are made raises it, too
 _BYTES_PER_CHARACTER = 4  # of the file of tokens, at most, for usual text
 Text = str | list[str]  # or its words
+_EXAMPLES = 1000  # texts of each split that are kept as they were read
 _ROW = "row"  # the array that stands for the texts until they are tokens
 
 
@@ -123,6 +124,7 @@ class TextTableDataset:
             warnings=[*warnings, *divided.warnings, *(one.warning for one in repeated)],
             columns=_in_words(samples, params.max_length),
             repeated=repeated,
+            examples={name: [texts[row] for row in of[:_EXAMPLES].tolist()] for name, of in rows.items()},
         )
 
     def _refuse_settings(self) -> None:

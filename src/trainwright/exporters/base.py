@@ -29,7 +29,8 @@ class Input(NamedTuple):
         dtype: `float64`, `string`, `int64` (of times: microseconds since 1970), or that of the array.
         shape: The shape of one row: (1,) of a column.
         content: What it holds, in words.
-        reads: How cells of text are read: the fields of `datasets.tables.typed.ColumnKind`; empty for arrays.
+        reads: How cells of text are read: the fields of `datasets.tables.typed.ColumnKind`; or how an image
+            or tokens are made, with `raw`: image, text or array (see `certificates.raw`).
     """
 
     name: str
@@ -40,9 +41,14 @@ class Input(NamedTuple):
 
 
 def names_classes(info: DataInfo) -> bool:
-    """Return whether a model predicts one of several classes, and their probabilities."""
+    """Return whether a model predicts one of several classes, of a row or of its parts, and probabilities."""
     task = task_for(info)
-    return task.gives_probabilities and not task.targets_are_labels
+    return task.has_inner_labels or (task.gives_probabilities and not task.targets_are_labels)
+
+
+def class_axis(info: DataInfo) -> int:
+    """Return the axis of classes in probabilities: the second one, but of tokens the last."""
+    return 2 if task_for(info).has_inner_labels else 1
 
 
 def inputs_of(predictor: Predictor) -> Sequence[Input]:

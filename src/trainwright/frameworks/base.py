@@ -744,6 +744,17 @@ class Model(ABC):
         """
         raise InputError("this model generates no text: its framework has no language models")
 
+    def token_logits(self, tokens: Ids) -> Array:  # noqa: ARG002 - as above
+        """Return the logits of the token after each one, (rows, length, vocabulary) float32, of texts.
+
+        Args:
+            tokens: (rows, length) int64; see `next_token`.
+
+        Raises:
+            InputError: The model reads no text.
+        """
+        raise InputError("this model generates no text: its framework has no language models")
+
     @property
     @abstractmethod
     def native(self) -> Any:

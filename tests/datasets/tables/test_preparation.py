@@ -146,6 +146,13 @@ def test_the_count_of_many_new_categories_is_kept_without_their_names() -> None:
     assert len(counts._categories["kind"]) <= _KEPT
 
 
+def test_a_column_of_times_without_any_value_is_not_unusual() -> None:
+    known = fitted([{"day": f"2024-01-{i + 1:02d}"} for i in range(20)], impute="median")
+    counts = UnusualValues({"day": ["2024-01-01", "2024-01-20"]})
+    known.count_unusual([{"day": None}], counts)
+    assert (counts.rows, counts.outside) == (1, 0)
+
+
 def test_missing_columns_are_named_at_once() -> None:
     rows = [dict.fromkeys(("height", "weight", "age", "size", "pulse"), 1.0)] * 2
     with pytest.raises(DataError, match="no column 'weight'; did you mean 'Weight'") as caught:

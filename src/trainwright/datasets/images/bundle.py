@@ -15,7 +15,7 @@ from trainwright.datasets.base import DataBundle, Draw, Identifiers, Reading, Sk
 from trainwright.datasets.images.masks import MaskedImages, Masks, MaskSplit, found_classes
 from trainwright.datasets.images.pixels import CorruptImageError, Mode
 from trainwright.datasets.images.preparation import ImagePreparation
-from trainwright.datasets.images.sources import CachedImages, Images
+from trainwright.datasets.images.sources import CachedImages, Images, RawImages
 from trainwright.datasets.images.split import ImageSplit, Pipeline
 from trainwright.datasets.samples import preprocessed
 from trainwright.datasets.samples.corrupt import log_corrupt
@@ -182,6 +182,7 @@ def _described(
             for name, split in splits.items()
         },
         unrepeatable=reason,
+        examples={name: RawImages(source.images, split.positions) for name, split in splits.items()},
         warnings=[*built.warnings, *([f"{reason}; {_DRAW_FROM}"] if reason else [])],
     )
 

@@ -21,6 +21,7 @@ from trainwright.datasets.images.pixels import (
     decode,
 )
 from trainwright.datasets.images.split import Pipeline
+from trainwright.datasets.images.transforms import sizes_outside_training
 from trainwright.datasets.samples.corrupt import log_corrupt
 from trainwright.datasets.samples.files import files_in, log_left_out
 from trainwright.datasets.samples.threads import THREADS
@@ -67,6 +68,17 @@ class ImagePreparation:
     def path_column(self) -> str:
         """The column of predictions that holds the paths of the images."""
         return self.column
+
+    @property
+    def scaling(self) -> tuple[Sequence[float] | None, Sequence[float] | None]:
+        """The mean and standard deviation of each channel of floats from 0 to 1, if they are normalized."""
+        return self._pipeline.mean, self._pipeline.std
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The colors and the changes of size of an image, as plain values, for readers of exported models."""
+        steps = sizes_outside_training(self._pipeline.listed)
+        return {"mode": PILLOW_MODES[self._mode], "steps": steps}
 
     @property
     def contents(self) -> list[str]:

@@ -11,6 +11,7 @@ from trainwright.datasets.samples.file_hashes import hashes_of
 from trainwright.datasets.samples.files import read_bytes
 from trainwright.digest import sha256_bytes
 from trainwright.process.machine import available_memory
+from trainwright.types import Ids
 
 log = logging.getLogger("trainwright")
 _CACHE_SHARE = 0.5  # of the available memory, for decoded images
@@ -34,6 +35,25 @@ class Images(Protocol):
 
     def files(self, positions: Sequence[int]) -> list[str]:
         """Return the files that images are read from; none if they are in memory."""
+
+
+class RawImages:
+    """Images of a split before they are transformed, decoded when they are taken.
+
+    Args:
+        images: The images of the source.
+        positions: (rows,) those of the split.
+    """
+
+    def __init__(self, images: Images, positions: Ids) -> None:
+        self._images, self._positions = images, positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def take(self, ids: Ids) -> list[Image]:
+        """Return the images `ids`."""
+        return [self._images.image(position) for position in self._positions[ids].tolist()]
 
 
 class FileImages:

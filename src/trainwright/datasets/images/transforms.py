@@ -43,6 +43,23 @@ def is_of_single_images(section: Any) -> bool:
     return type(section) in _MAKERS
 
 
+def sizes_outside_training(listed: list[Any]) -> list[dict[str, Any]]:
+    """Return the changes of size outside of training, in their order, as plain values.
+
+    They are `{"resize": SIDE or [HEIGHT, WIDTH], "interpolation": NAME}` and `{"crop": [HEIGHT, WIDTH]}`, of
+    the middle; all other transforms leave images of bytes as they are.
+    """
+    steps: list[dict[str, Any]] = []
+    for one in listed:
+        if isinstance(one, sections.Resize):
+            steps.append({"resize": one.size, "interpolation": one.interpolation})
+        elif isinstance(one, sections.RandomResizedCrop):
+            steps.append({"resize": _shown_side(*both_sides(one.size)), "interpolation": "bilinear"})
+        if isinstance(one, sections.CenterCrop | sections.RandomCrop | sections.RandomResizedCrop):
+            steps.append({"crop": list(both_sides(one.size))})
+    return steps
+
+
 def as_floats(image: Image) -> Image:
     """Return an image as float32 from 0 to 1."""
     return image.astype(np.float32) / np.float32(255) if image.dtype == np.uint8 else image
@@ -118,13 +135,17 @@ def _random_crop(section: sections.RandomCrop) -> Change:
     return change
 
 
+def _shown_side(height: int, width: int) -> int:
+    """Return the shorter side of an image that is as large as the mean training crop shows it: 224 of 256."""
+    return round(max(height, width) * 256 / 224)
+
+
 def _random_resized_crop(section: sections.RandomResizedCrop) -> Change:
     height, width = both_sides(section.size)
 
     def change(image: Image, random: Random | None) -> Image:
-        if random is None:  # as large as the mean training crop shows it: 224 of 256
-            shorter = round(max(height, width) * 256 / 224)
-            return center_crop(resize_shorter(image, shorter), section.size)
+        if random is None:
+            return center_crop(resize_shorter(image, _shown_side(height, width)), section.size)
         box = _rectangle(image, random, section.scale, section.ratio)
         if box is None:
             return resized(center_crop(image, min(image.shape[:2])), height, width)

@@ -93,6 +93,8 @@ class UnusualValues:
             if (values := table.columns.get(column.name)) is None:
                 continue
             if column.name in self.ranges and kind_of(values) in ("number", "time"):
+                if missing(values).all():  # which is read as numbers or texts, whatever it held in training
+                    continue
                 known = self._beyond.setdefault(column.name, _Beyond(self.ranges[column.name]))
                 outside |= known.add(values)
             elif isinstance(column, Categories) and len(new := column.unseen(table)):

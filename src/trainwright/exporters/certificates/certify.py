@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import logging
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from trainwright.datasets.tables.preparation import TabularPreparation
-from trainwright.errors import DataError, DifferentArtifactError, InputError, TrainwrightError
-from trainwright.exporters.base import Exporter, Input, names_classes
+from trainwright.errors import DifferentArtifactError, InputError, TrainwrightError
+from trainwright.exporters.base import Exporter, Input, class_axis, names_classes
 from trainwright.exporters.certificates import reader
 from trainwright.exporters.certificates.samples import Sample, edge_rows, real_rows
 from trainwright.inference.predictor import Predictor
@@ -32,14 +34,18 @@ from trainwright.records.artifact import certificate_of, read_certificate
 from trainwright.records.certificate import Certificate
 from trainwright.storage.portable import portable_config
 from trainwright.tasks.support.transforms import transform_of
-from trainwright.types import Array
+from trainwright.types import INPUT_IDS, Array
 from trainwright.version import VERSION
 
+log = logging.getLogger("trainwright")
 TOLERANCE = 1e-5
 BATCHES = (1, 7, 1000)  # rows that are predicted together
 TIMED = (1, 64)
 _SHOWN = 3  # rows that differ
 _SECONDS = 600
+_PREDICTING = 20  # seconds that the run's predictor may take for a batch
+_KEPT_CELLS = 1 << 21  # of outputs, which the certificate holds
+_BATCH_CELLS = 1 << 24
 _OURS = re.compile(r"^from (trainwright\.\S+) import (?:\([^)]*\)|[^(\n]*)\n", re.MULTILINE)
 
 
@@ -139,8 +145,10 @@ def _place(made: Path, path: Path) -> None:
     copy = shutil.copytree if made.is_dir() else shutil.copyfile
     write_whole(path, lambda target: copy(made, target))
     if made.is_file():
-        for beside in (reader_of, certificate_of):
-            write_whole(beside(path), partial(shutil.copyfile, beside(made)))
+        others = [one for one in parts_of(made) if one != made]
+        for one in (*others, reader_of(made), certificate_of(made)):
+            target = path.with_name(path.name + one.name.removeprefix(made.name))
+            write_whole(target, partial(shutil.copyfile, one))
 
 
 def reader_source(runtime: str) -> str:
@@ -174,15 +182,22 @@ def _certified(
         DifferentArtifactError: It predicts something else, or cannot be opened.
     """
     edges = _possible(predictor, edge_rows(predictor, inputs))
-    real = real_rows(predictor.load_data(), predictor, inputs)
+    began = time.perf_counter()
+    expected = {"edge": outputs_of(predictor, edges)}
+    most, batches = _affordable(expected["edge"], (time.perf_counter() - began) / len(edges))
+    real = _real(predictor, inputs, most)
     samples = {"edge": edges} | ({} if real is None else {"test": real})
-    expected = {name: outputs_of(predictor, sample) for name, sample in samples.items()}
+    if real is not None:
+        expected["test"] = outputs_of(predictor, real)
     found = {
-        name: _measured(made, sample.feeds(inputs), TIMED if name == list(samples)[-1] else ())
+        name: _measured(made, sample.feeds(inputs), batches, TIMED if name == list(samples)[-1] else ())
         for name, sample in samples.items()
     }
     differences = {
-        name: _differences(found[name], expected[name], samples[name].names, tolerance) for name in samples
+        name: _differences(
+            found[name], expected[name], samples[name].names, tolerance, class_axis(predictor.info)
+        )
+        for name in samples
     }
     for name, one in differences.items():
         if one.lines:
@@ -200,7 +215,7 @@ def _certified(
         tolerance=tolerance,
         compared={
             "rows": {name: len(sample) for name, sample in samples.items()},
-            "batches": list(BATCHES),
+            "batches": list(batches),
             "largest_difference": max(one.largest for one in differences.values()),
             "mean_difference": float(np.mean([one.mean for one in differences.values()])),
             "equal_labels": min(one.equal_labels for one in differences.values()),
@@ -212,37 +227,60 @@ def _certified(
     )
 
 
+def _real(predictor: Predictor, inputs: Sequence[Input], most: int) -> Sample | None:
+    """Return real rows; None, with a warning, if they cannot be had again."""
+    manifest = predictor.run.manifest()
+    if manifest is not None and "data" in manifest.objects:
+        log.warning("the run's data were given as objects: the artifact is compared on made-up rows alone")
+        return None
+    return real_rows(predictor.load_data(), predictor, inputs, most)
+
+
+def _affordable(outputs: Mapping[str, Array], seconds: float) -> tuple[int, Sequence[int]]:
+    """Return how many real rows to compare, and the sizes of batches: fewer where a row is large or slow.
+
+    Args:
+        outputs: Outputs of some rows.
+        seconds: The time that the run's predictor takes for a row.
+    """
+    cells = sum(int(np.prod(one.shape[1:])) for one in outputs.values())
+    most = min(BATCHES[-1], int(_PREDICTING / seconds), _KEPT_CELLS // cells)
+    largest = min(BATCHES[-1], int(_PREDICTING / seconds), _BATCH_CELLS // cells)
+    return max(most, 4), sorted({*BATCHES[:-1], max(largest, BATCHES[-2])})
+
+
 def _possible(predictor: Predictor, sample: Sample) -> Sample:
     """Return the rows that the run's predictor takes: it refuses a value that is too large, say."""
-    kept = [i for i in range(len(sample)) if _is_possible(predictor, _taken(sample, [i]))]
-    return _taken(sample, kept)
+    kept = [i for i in range(len(sample)) if _is_possible(predictor, sample.take([i]))]
+    return sample.take(kept)
 
 
 def _is_possible(predictor: Predictor, sample: Sample) -> bool:
     try:
-        return bool(np.isfinite(predictor.outputs(sample.rows)).all())
-    except DataError:
+        found = outputs_of(predictor, sample).values()
+        return all(bool(np.isfinite(one).all()) for one in found if one.dtype.kind == "f")
+    except TrainwrightError:
         return False
-
-
-def _taken(sample: Sample, ids: Sequence[int]) -> Sample:
-    rows = sample.rows
-    positions = np.array(ids, dtype=np.int64)
-    taken = rows.take(positions) if hasattr(rows, "take") else {n: v[positions] for n, v in rows.items()}
-    return Sample(taken, [sample.names[i] for i in ids])
 
 
 def outputs_of(predictor: Predictor, sample: Sample) -> dict[str, Array]:
     """Return what the run predicts, by the names that artifacts give their outputs."""
+    task = task_for(predictor.info)
+    if task.generates_text:
+        return {"logits": predictor.trained_model.token_logits(sample.rows[INPUT_IDS])}
     outputs = predictor.outputs(sample.rows)
     if names_classes(predictor.info):
-        return {"label": np.array(predictor.table(outputs)["prediction"]), "probabilities": outputs}
-    if task_for(predictor.info).gives_probabilities:
+        name = "mask" if task.gives_masks else "label"
+        answers = np.array(list(predictor.table(outputs)["prediction"]))
+        return {name: answers, "probabilities": outputs}
+    if task.gives_probabilities:
         return {"probabilities": outputs}
     return {"prediction": outputs.reshape(len(outputs), -1)}
 
 
-def _measured(made: Path, feeds: Mapping[str, Array], times: Sequence[int]) -> dict[str, Array]:
+def _measured(
+    made: Path, feeds: Mapping[str, Array], batches: Sequence[int], times: Sequence[int]
+) -> dict[str, Array]:
     """Return the outputs of an artifact in batches of several sizes, from a process of its own, and times.
 
     Raises:
@@ -250,12 +288,16 @@ def _measured(made: Path, feeds: Mapping[str, Array], times: Sequence[int]) -> d
     """
     rows = len(next(iter(feeds.values())))
     # The largest batch is full: rows are repeated.
-    whole = np.resize(np.arange(rows), max(rows, *BATCHES))
+    whole = np.resize(np.arange(rows), max(rows, *batches))
     with tempfile.TemporaryDirectory(prefix="trainwright-certify-") as folder:
         given, outputs = Path(folder, "inputs.npz"), Path(folder, "outputs.npz")
         columns = {f":{name}": _portable(value[whole]) for name, value in feeds.items()}
         with open(given, "wb") as target:
-            sizes = {"/sizes": np.array(BATCHES), "/times": np.array(times, np.int64)}
+            sizes = {
+                "/sizes": np.array(batches),
+                "/times": np.array(times, np.int64),
+                "/rows": np.array(rows),
+            }
             np.savez(target, allow_pickle=False, **sizes, **columns)
         script = reader_of(made).absolute()
         command = [sys.executable, "-I", str(script), "measure", str(given), str(outputs)]
@@ -274,13 +316,26 @@ def _portable(values: Array) -> Array:
 
 
 def _differences(
-    found: Mapping[str, Array], expected: Mapping[str, Array], names: Sequence[str], tolerance: float
+    found: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    names: Sequence[str],
+    tolerance: float,
+    axis: int,
 ) -> _Differences:
-    """Compare what an artifact predicts in each size of batches with what the run predicts."""
+    """Compare what an artifact predicts in each size of batches with what the run predicts.
+
+    Args:
+        found: What `_measured` returned.
+        expected: What the run predicts.
+        names: Of the rows.
+        tolerance: The largest difference.
+        axis: That of classes in probabilities.
+    """
     largest, equal = 0.0, 1.0
     means: list[float] = []
     lines: list[str] = []
-    for size in BATCHES:
+    batches = sorted({int(name.partition("/")[0]) for name in found if name[0] != "/"})
+    for size in batches:
         for name, wanted in expected.items():
             given = found.get(f"{size}/{name}")
             count = min(len(wanted), 64) if size == 1 else len(wanted)
@@ -289,23 +344,23 @@ def _differences(
                 lines.append(f"{name}: {shape} instead of shape {wanted.shape[1:]}")
                 continue
             given, own = given[:count], wanted[:count]
-            same = reader.equal(given, own, tolerance).reshape(count, -1).all(axis=1)
+            same = reader.equal(given, own, tolerance)
             if own.dtype.kind == "f":
                 apart = np.abs(given.astype(np.float64) - own)
                 largest, means = max(largest, float(apart.max(initial=0))), [*means, float(apart.mean())]
             else:
-                same |= _are_ties(expected, tolerance)[:count]
+                same = same | _are_ties(expected["probabilities"][:count], axis, tolerance)
                 equal = min(equal, float(same.mean()))
-            for i in np.flatnonzero(~same).tolist():
+            for i in np.flatnonzero(~same.reshape(count, -1).all(axis=1)).tolist():
                 values = f"{_short(given[i])} instead of {_short(own[i])}"
                 lines.append(f"{names[i]}, in a batch of {size}: {name} {values}")
     return _Differences(largest, float(np.mean(means or [0.0])), equal, lines)
 
 
-def _are_ties(expected: Mapping[str, Array], tolerance: float) -> Array:
-    """Return for each row whether its two most probable classes differ by no more than the tolerance."""
-    ordered = np.sort(expected["probabilities"], axis=1)
-    return np.asarray(ordered[:, -1] - ordered[:, -2] <= tolerance)
+def _are_ties(probabilities: Array, axis: int, tolerance: float) -> Array:
+    """Return for each answer whether its two most probable classes differ by no more than the tolerance."""
+    ordered = np.moveaxis(np.sort(probabilities, axis=axis), axis, -1)
+    return np.asarray(ordered[..., -1] - ordered[..., -2] <= tolerance)
 
 
 def _short(value: Any) -> str:
@@ -330,6 +385,9 @@ def _different(
         step = _first_step(exporter, predictor, made, sample, sample.feeds(inputs))
     except (TrainwrightError, ValueError, RuntimeError) as error:
         step = f"cannot be told: {error}"
+    precision = predictor.config.training.precision
+    if precision in ("bf16", "fp16"):
+        shown[-1] = f"  the run predicts in {precision}, the artifact in float32: give --tolerance 0.02, say"
     return DifferentArtifactError("\n".join([f"{text}; the first step that differs: {step}", *shown]))
 
 
@@ -377,10 +435,12 @@ def _outputs(predictor: Predictor, expected: Mapping[str, Array]) -> list[dict[s
     labels = [str(one) for one in (info.classes or range(info.outputs))]
     found = []
     for name, values in expected.items():
-        if name == "probabilities":
+        if values.ndim > 2 and name != "mask":
+            columns = [name]
+        elif name == "probabilities":
             columns = [f"probability_{label}" for label in labels]
         else:
-            several = values.ndim > 1 and values.shape[1] > 1
+            several = name == "prediction" and values.ndim == 2 and values.shape[1] > 1
             columns = (
                 [f"prediction_{one}" for one in info.target_names or labels] if several else ["prediction"]
             )
@@ -404,11 +464,17 @@ def _keyed(sample: Sample, inputs: Sequence[Input], expected: Mapping[str, Array
     return {"keys": keys, "outputs": {name: reader.encoded(value) for name, value in expected.items()}}
 
 
+def parts_of(made: Path) -> list[Path]:
+    """Return the files of an artifact: of a folder all, of a file it and those that belong to it."""
+    if made.is_dir():
+        return sorted(one for one in made.rglob("*") if one.is_file())
+    return [made, *(one for name in reader.BESIDE if (one := reader.beside(made, name)).is_file())]
+
+
 def files_of(made: Path) -> dict[str, dict[str, Any]]:
     """Return size and SHA-256 of the files of an artifact."""
-    paths = sorted(one for one in made.rglob("*") if one.is_file()) if made.is_dir() else [made]
     found = {}
-    for path in paths:
+    for path in parts_of(made):
         name = path.relative_to(made).as_posix() if made.is_dir() else path.name
         if name != "certificate.json":
             with open(path, "rb") as file:

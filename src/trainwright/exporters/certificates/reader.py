@@ -24,6 +24,7 @@ import numpy as np
 from trainwright.datasets.tables.encodings import find_delimiter, guess
 from trainwright.datasets.tables.times import read_format, read_period, read_time
 from trainwright.datasets.tables.written import BOOLEANS, is_missing_word, read_number, without_unit
+from trainwright.exporters.certificates.raw import raw_array
 
 Arrays = Mapping[str, Any]  # (rows, ...) by name
 Model = Callable[[Arrays], Arrays]
@@ -33,6 +34,8 @@ _NAT = -(2**63)
 _MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _FORMAT = 1  # of certificates
 _HEAD = 1 << 20  # characters of a file of rows that its delimiter is found in
+TOKENIZER = "tokenizer.json"
+BESIDE = (TOKENIZER,)  # endings of files that belong to an artifact that is a file
 
 
 def main(arguments: Sequence[str], open_artifact: Callable[[Path], Model]) -> None:
@@ -65,7 +68,12 @@ def read_certificate(artifact: Path) -> dict[str, Any]:
         sys.exit(f"{path} is no certificate: {type(error).__name__}: {error}")
     if version != _FORMAT:
         sys.exit(f"{path} has format {version}, and this reader reads {_FORMAT}: use that of the artifact")
-    return found
+    return {**found, "path": str(artifact)}
+
+
+def beside(artifact: Path, name: str) -> Path:
+    """Return the path of a file that belongs to an artifact: in its folder, or beside it."""
+    return artifact / name if artifact.is_dir() else artifact.with_name(f"{artifact.name}.{name}")
 
 
 def predict(model: Model, certificate: Mapping[str, Any], path: str) -> None:
@@ -85,9 +93,11 @@ def columns_of(certificate: Mapping[str, Any], outputs: Arrays) -> dict[str, lis
     """Return the outputs as the columns of a table."""
     columns: dict[str, list[Any]] = {}
     for one in certificate["outputs"]:
-        values = np.asarray(outputs[one["name"]])
+        values, names = np.asarray(outputs[one["name"]]), one["columns"]
+        if values.ndim > 2 or (values.ndim == 2 and values.shape[1] > len(names)):  # of pixels, or tokens
+            columns[names[0]] = [json.dumps(value.tolist()) for value in values]
+            continue
         values = values.reshape(len(values), -1)
-        names = one["columns"]
         columns.update({name: values[:, i].tolist() for i, name in enumerate(names)})
     return columns
 
@@ -155,10 +165,13 @@ def changed_files(artifact: Path, certificate: Mapping[str, Any]) -> Iterator[st
     """
     known = certificate["files"]
     if not artifact.is_dir():
-        if len(known) != 1:
-            yield f"{artifact.name}: the certificate is of {len(known)} files, and not of one"
-        for record in known.values():
-            yield from _changed(artifact.name, artifact, record)
+        # The artifact may have another name than when it was certified, and so have files beside it.
+        own = {name.removeprefix(certificate["artifact"]): record for name, record in known.items()}
+        if not {""} <= own.keys() <= {"", *(f".{ending}" for ending in BESIDE)}:
+            yield f"{artifact.name}: the certificate is of other files: {', '.join(known) or 'none'}"
+            return
+        for ending, record in own.items():
+            yield from _changed(artifact.name + ending, artifact.with_name(artifact.name + ending), record)
         return
     whole = artifact.resolve()
     for name, record in known.items():
@@ -231,9 +244,42 @@ def text_of(path: str) -> str:
 
 
 def read_rows(certificate: Mapping[str, Any], path: str) -> tuple[dict[str, Any], list[int]]:
-    """Return the rows of a CSV file as inputs, and the line of each; the delimiter is found."""
+    """Return the rows of a file as inputs, and the line of each.
+
+    The file is a CSV file with raw columns (numbers, categories, times, texts, paths of images), an image, or
+    an .npz file with the inputs themselves.
+    """
+    inputs = certificate["inputs"]
+    if path.endswith(".npz"):
+        return _given_arrays(inputs, path)
+    if not path.lower().endswith(".csv") and [one["reads"].get("raw") for one in inputs] == ["image"]:
+        cells, lines = {inputs[0]["reads"]["column"]: [Path(path).name]}, [1]
+    else:
+        cells, lines = _cells(inputs, path)
+    tokenizer = beside(Path(certificate["path"]), TOKENIZER) if "path" in certificate else None
+    content = tokenizer.read_text(encoding="utf-8") if tokenizer and tokenizer.is_file() else None
+    feeds = {}
+    for one in inputs:
+        name = one["reads"].get("column", one["name"])
+        try:
+            if "raw" in one["reads"]:
+                feeds[one["name"]] = raw_array(one, cells[name], content, Path(path).parent)
+            else:
+                feeds[one["name"]] = column(one, cells[name])
+        except (OSError, ValueError) as error:
+            sys.exit(f"{path}: column {name!r}: {error}")
+    return feeds, lines
+
+
+def _cells(inputs: Sequence[Mapping[str, Any]], path: str) -> tuple[dict[str, list[str]], list[int]]:
+    """Return the cells of the columns that inputs are made of, and the line of each row.
+
+    The delimiter is found.
+    """
+    if arrays := [one["name"] for one in inputs if one["reads"].get("raw") == "array"]:
+        sys.exit(f"{path}: the model takes arrays: give an .npz file with {', '.join(arrays)}")
     text = text_of(path)
-    wanted = [one["name"] for one in certificate["inputs"]]
+    wanted = [one["reads"].get("column", one["name"]) for one in inputs]
     delimiter = find_delimiter(text[:_HEAD].encode()) or ","
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     cells: dict[str, list[str]] = {name: [] for name in wanted}
@@ -254,13 +300,21 @@ def read_rows(certificate: Mapping[str, Any], path: str) -> tuple[dict[str, Any]
         sys.exit(f"{path}: line {rows.line_num}: {error}")
     if not lines:
         sys.exit(f"{path}: there are columns, but no rows")
+    return cells, lines
+
+
+def _given_arrays(inputs: Sequence[Mapping[str, Any]], path: str) -> tuple[dict[str, Any], list[int]]:
+    """Return the arrays in a file, in the dtypes of the inputs, and the number of each row."""
     feeds = {}
-    for one in certificate["inputs"]:
-        try:
-            feeds[one["name"]] = column(one, cells[one["name"]])
-        except ValueError as error:
-            sys.exit(f"{path}: column {one['name']!r}: {error}")
-    return feeds, lines
+    with np.load(path, allow_pickle=False) as file:
+        for one in inputs:
+            if one["name"] not in file.files:
+                sys.exit(f"{path} has no array {one['name']!r}")
+            array = file[one["name"]]
+            if list(array.shape[1:]) != list(one["shape"]):
+                sys.exit(f"{path}: {one['name']} is of shape (rows, *{array.shape[1:]}), not {one['shape']}")
+            feeds[one["name"]] = array.astype(object if one["dtype"] == "string" else one["dtype"])
+    return feeds, list(range(1, len(next(iter(feeds.values()))) + 1))
 
 
 def column(about: Mapping[str, Any], cells: Sequence[str]) -> Any:
@@ -336,26 +390,26 @@ def measure(model: Model, given: str, made: str, opened: float) -> None:
 
     Args:
         model: The model.
-        given: The inputs, with the sizes of batches as `/sizes`, and those to be timed as `/times`.
+        given: The inputs, with the sizes of batches as `/sizes`, and those to be timed as `/times`; the
+            outputs of the first `/rows` are wanted, those of batches of one row of 64 at most.
         made: The file to write: `SIZE/OUTPUT` arrays, and seconds as `/latency/SIZE` and `/open`.
         opened: The seconds that it took to open the artifact.
     """
     with np.load(given) as file:
-        sizes, times = file["/sizes"].tolist(), file["/times"].tolist()
+        sizes, times, rows = file["/sizes"].tolist(), file["/times"].tolist(), int(file["/rows"])
         feeds = {name[1:]: file[name] for name in file.files if name.startswith(":")}
     feeds = {
         name: value.astype(object) if value.dtype.kind == "U" else value for name, value in feeds.items()
     }
-    rows = len(next(iter(feeds.values())))
     found: dict[str, Any] = {"/open": np.float64(opened)}
     for size in sizes:
         last = min(rows, 64) if size == 1 else rows
         parts = [
-            model({name: value[start : min(start + size, last)] for name, value in feeds.items()})
+            model({name: value[start : start + size] for name, value in feeds.items()})
             for start in range(0, last, size)
         ]
         for name in parts[0]:
-            whole = np.concatenate([np.asarray(part[name]) for part in parts])
+            whole = np.concatenate([np.asarray(part[name]) for part in parts])[:last]
             found[f"{size}/{name}"] = whole.astype(str) if whole.dtype.kind == "O" else whole
     for size in times:
         some = {name: value[np.resize(np.arange(rows), size)] for name, value in feeds.items()}

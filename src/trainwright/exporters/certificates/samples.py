@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from trainwright.datasets.base import DataBundle
+from trainwright.datasets.images.preparation import ImagePreparation
 from trainwright.datasets.tables.encoders.base import Encoder
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.datasets.tables.table import Table
+from trainwright.datasets.texts.preparation import TextPreparation
 from trainwright.exporters.base import Input
+from trainwright.exporters.certificates.inputs import tokenizer_json
+from trainwright.exporters.certificates.raw import raw_array
 from trainwright.inference.predictor import Predictor
-from trainwright.types import SPLITS, Array
+from trainwright.types import ATTENTION_MASK, INPUT_IDS, SPLITS, Array
 
 NAT = np.iinfo(np.int64).min  # a missing time
 _UNSEEN = "\N{SNOWMAN} not a category"
+_TEXTS = {
+    "an empty text": "",
+    "one word": "word",
+    "a long text": "The quick brown fox jumps over the lazy dog. " * 500,
+    "unseen characters": "\N{SNOWMAN} \u6f22\u5b57 \U0001f980 e\u0301 \u0000 \u200b",
+    "blanks and lines": " \t two  words\r\n\n ",
+    "capitals": "AN ANSWER, IN CAPITALS: 42!",
+}
 _MOMENTS = ("1899-12-31T23:59:59.999999", "1970-01-01", "2000-02-29T12:30:00", "2100-03-01")
 
 
@@ -25,20 +37,35 @@ _MOMENTS = ("1899-12-31T23:59:59.999999", "1970-01-01", "2000-02-29T12:30:00", "
 class Sample:
     """Rows, and a name for each.
 
-    `rows` are what the run's predictor takes: a `Table` whose columns are read as their kinds, or arrays.
+    `rows` are what the run's predictor takes: a `Table` whose columns are read as their kinds, a list of
+    images, texts or lists of words, or arrays. `tokenizer` is the content of a `tokenizer.json`.
     """
 
     rows: Any
     names: Sequence[str]
+    tokenizer: str | None = None
 
     def __len__(self) -> int:
         return len(self.names)
 
     def feeds(self, inputs: Sequence[Input]) -> dict[str, Array]:
         """Return the inputs of an artifact: columns (rows, 1), or arrays (rows, ...)."""
+        if isinstance(self.rows, list):
+            return {one.name: raw_array(one._asdict(), self.rows, self.tokenizer) for one in inputs}
         if not isinstance(self.rows, Table):
             return {one.name: np.asarray(self.rows[one.name]) for one in inputs}
         return {one.name: cells_of(self.rows.columns[one.name], one.dtype) for one in inputs}
+
+    def take(self, ids: Sequence[int]) -> Sample:
+        """Return some of the rows."""
+        rows, positions = self.rows, np.array(ids, dtype=np.int64)
+        if isinstance(rows, list):
+            taken: Any = [rows[i] for i in ids]
+        else:
+            taken = (
+                rows.take(positions) if hasattr(rows, "take") else {n: v[positions] for n, v in rows.items()}
+            )
+        return replace(self, rows=taken, names=[self.names[i] for i in ids])
 
 
 def cells_of(values: Array, dtype: str) -> Array:
@@ -50,18 +77,29 @@ def cells_of(values: Array, dtype: str) -> Array:
     return values.astype(np.float64)[:, None]
 
 
-def real_rows(bundle: DataBundle, predictor: Predictor, inputs: Sequence[Input]) -> Sample | None:
-    """Return rows of the test split, else of the validation or training split; None: they are not kept."""
+def real_rows(
+    bundle: DataBundle, predictor: Predictor, inputs: Sequence[Input], most: int = 1000
+) -> Sample | None:
+    """Return rows of the test split, else of the validation or training split; None: they are not kept.
+
+    Args:
+        bundle: The run's data.
+        predictor: The model of a run.
+        inputs: The inputs of the artifact.
+        most: The number of rows, at most.
+    """
     split = next(name for name in reversed(SPLITS) if name in bundle.splits)
-    if isinstance(predictor.preparation, TabularPreparation):
-        table = bundle.examples.get(split)
-        if table is None:
-            return None
-        return Sample(table, [f"row {i} of the {split} split" for i in range(len(table))])
-    count = min(len(bundle.splits[split]), 1000)
-    batch = bundle.splits[split].take(np.arange(count, dtype=np.int64))
-    rows = {one.name: batch[one.name] for one in inputs}
-    return Sample(rows, [f"row {i} of the {split} split" for i in range(count)])
+    kept = bundle.examples.get(split)
+    if predictor.preparation is not None and kept is None:
+        return None
+    count = min(len(bundle.splits[split] if kept is None else kept), most)
+    ids = np.arange(count, dtype=np.int64)
+    if kept is None:
+        batch = bundle.splits[split].take(ids)
+        rows: Any = {one.name: batch[one.name] for one in inputs}
+    else:
+        rows = kept.take(ids) if hasattr(kept, "take") else kept[:count]
+    return Sample(rows, [f"row {i} of the {split} split" for i in range(count)], tokenizer_json(predictor))
 
 
 def edge_rows(predictor: Predictor, inputs: Sequence[Input]) -> Sample:
@@ -69,13 +107,44 @@ def edge_rows(predictor: Predictor, inputs: Sequence[Input]) -> Sample:
     preparation = predictor.preparation
     if isinstance(preparation, TabularPreparation):
         return _edges_of_columns(preparation, predictor.stored.data.ranges)
-    rows = {one.name: _edges_of_arrays(one) for one in inputs}
+    if isinstance(preparation, TextPreparation):
+        texts = dict(_TEXTS)
+        rows: Any = [text.split() for text in texts.values()] if preparation.of_words else [*texts.values()]
+        return Sample(rows, [*texts], tokenizer_json(predictor))
+    if isinstance(preparation, ImagePreparation):
+        images = _edges_of_images(inputs[0].shape)
+        return Sample([*images.values()], [*images])
     names = ["zeros", "ones", "minus ones", "large", "small"]
-    return Sample(rows, names)
+    vocabulary = predictor.info.vocab_size or predictor.info.outputs
+    return Sample({one.name: _edges_of_arrays(one, vocabulary) for one in inputs}, names)
 
 
-def _edges_of_arrays(one: Input) -> Array:
+def _edges_of_images(shape: Sequence[int]) -> dict[str, Array]:
+    """Return images (height, width, channels) uint8, also larger ones and of another form than (shape)."""
+    draws = np.random.default_rng(0)
+    height, width, channels = shape
+    ramp = np.arange(height * width * channels).reshape(shape) % 256
+    return {
+        "a black image": np.zeros(shape, np.uint8),
+        "a white image": np.full(shape, 255, np.uint8),
+        "a ramp": ramp.astype(np.uint8),
+        "noise": draws.integers(0, 256, shape, dtype=np.uint8),
+        "noise, wide": draws.integers(0, 256, (height, 2 * width + 3, channels), dtype=np.uint8),
+        "noise, small and high": draws.integers(
+            0, 256, (height // 2 + 1, width // 3 + 1, channels), dtype=np.uint8
+        ),
+    }
+
+
+def _edges_of_arrays(one: Input, vocabulary: int) -> Array:
+    """Return (5, ...) values; of tokens the first and last ones."""
     values = np.array([0.0, 1.0, -1.0, 100.0, 1e-3])
+    if one.name == INPUT_IDS:
+        values = np.array([0, 1, vocabulary - 1, vocabulary // 2, 2])
+    elif one.name == ATTENTION_MASK:
+        values = np.ones(5)
+    elif one.dtype.startswith(("int", "uint")):
+        values = np.array([0, 1, 1, 0, 2])  # of indices, which may not be large
     shaped = np.broadcast_to(values.reshape(-1, *(1 for _ in one.shape)), (len(values), *one.shape))
     return np.ascontiguousarray(shaped.astype(one.dtype))
 

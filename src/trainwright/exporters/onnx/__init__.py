@@ -9,7 +9,9 @@ from typing import Any
 
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.errors import InputError
-from trainwright.exporters.base import Exporter, Input, inputs_of
+from trainwright.exporters.base import Exporter, Input
+from trainwright.exporters.certificates.inputs import raw_inputs_of, tokenizer_json
+from trainwright.exporters.certificates.reader import TOKENIZER, beside
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import name_of_framework
 from trainwright.require import require
@@ -26,6 +28,9 @@ _CONVERTERS = {
 }
 
 
+_MOST_PARAMETERS = 500_000_000  # of 4 bytes each, and room for constants
+
+
 class OnnxExporter(Exporter):
     """An exporter of ONNX files, which hold preparation, model, and the unit and labels of its outputs."""
 
@@ -40,30 +45,67 @@ class OnnxExporter(Exporter):
         onnx = require("onnx", "onnx")
         from trainwright.exporters.onnx.graph import Graph
         from trainwright.exporters.onnx.outputs import add_outputs
-        from trainwright.exporters.onnx.preparation import add_arrays, add_preparation
+        from trainwright.exporters.onnx.preparation import add_preparation
 
+        count = predictor.model.parameter_count or 0
+        if count > _MOST_PARAMETERS:
+            raise InputError(
+                f"run {predictor.run.id}: a file of ONNX holds 2 GB, and the model has {count:,} parameters "
+                "of 4 bytes; export with --format pt2 or safetensors"
+            )
         convert = importlib.import_module(_CONVERTERS[name_of_framework(predictor.framework)])
         graph = Graph()
-        preparation = predictor.preparation
-        if isinstance(preparation, TabularPreparation):
-            features = add_preparation(graph, preparation)
+        if isinstance(predictor.preparation, TabularPreparation):
+            features = add_preparation(graph, predictor.preparation)
+            outputs = _added(graph, predictor, convert, features)
+            add_outputs(graph, outputs, predictor.info)
         else:
-            features = add_arrays(graph, self.inputs(predictor))
-        features = graph.named(features, f"{graph.prefix}features")
-        outputs = convert.add_model(graph, predictor.trained_model, predictor.info, features)
-        add_outputs(graph, graph.named(outputs, f"{graph.prefix}model"), predictor.info)
-        model = graph.model(dict(metadata))
-        onnx.save(model, path)
+            graph = self._of_arrays(predictor, convert)
+        onnx.save(graph.model(dict(metadata)), path)
+        if (tokenizer := tokenizer_json(predictor)) is not None:
+            beside(path, TOKENIZER).write_text(tokenizer, encoding="utf-8")
+
+    def _of_arrays(self, predictor: Predictor, convert: Any) -> Any:
+        """Return the graph of a model that takes images, tokens or other arrays.
+
+        Raises:
+            InputError: It cannot be exported.
+        """
+        from trainwright.exporters.onnx.arrays import add_inputs, takes_tokens
+        from trainwright.exporters.onnx.graph import Graph
+        from trainwright.exporters.onnx.outputs import add_outputs
+
+        inputs = self.inputs(predictor)
+        # The axis of tokens is fixed where the module's code depends on their number.
+        for any_length in (True, False) if takes_tokens(inputs) else (False,):
+            graph = Graph()
+            arrays = add_inputs(graph, predictor, inputs, any_length=any_length)
+            try:
+                if list(arrays) == [FEATURES]:
+                    outputs = _added(graph, predictor, convert, arrays[FEATURES])
+                else:
+                    outputs = convert.add_module(
+                        graph, predictor.trained_model, predictor.info, arrays, any_length=any_length
+                    )
+                    outputs = graph.named(outputs, f"{graph.prefix}model")
+            except InputError:
+                if any_length:
+                    continue
+                raise
+            break
+        add_outputs(graph, outputs, predictor.info, any_length=any_length)
+        return graph
 
     def inputs(self, predictor: Predictor) -> Sequence[Input]:
-        """Return the raw columns; the arrays where the data set brought features."""
-        is_table = isinstance(predictor.preparation, TabularPreparation)
-        if not is_table and (predictor.preparation is not None or list(predictor.info.inputs) != [FEATURES]):
+        """Return the raw columns; images, tokens or arrays."""
+        inputs = raw_inputs_of(predictor)
+        is_torch = name_of_framework(predictor.framework) == "torch"
+        if not is_torch and [*predictor.info.inputs] != [FEATURES]:
             raise InputError(
-                f"run {predictor.run.id}: --format onnx takes models of tables and of one array of features; "
-                "export with --format mlflow"
+                f"run {predictor.run.id}: --format onnx takes several arrays, or tokens, of models of torch "
+                "alone; export with --format mlflow"
             )
-        return inputs_of(predictor)
+        return inputs
 
     def steps(self, path: Path, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return the features of each column, all features, and the outputs of the model."""
@@ -100,3 +142,11 @@ class OnnxExporter(Exporter):
         if framework in ("xgboost", "lightgbm", "catboost"):
             return first_tree(model, feeds, list(rounds_of(framework, trained, predictor.info, features)))
         return ""
+
+
+def _added(graph: Any, predictor: Predictor, convert: Any, features: str) -> str:
+    """Add the model to a graph, and return its outputs; both they and the features get names."""
+    features = graph.named(features, f"{graph.prefix}features")
+    outputs = convert.add_model(graph, predictor.trained_model, predictor.info, features)
+    named: str = graph.named(outputs, f"{graph.prefix}model")
+    return named

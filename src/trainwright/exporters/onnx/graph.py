@@ -35,13 +35,13 @@ class Graph:
         self._domains = {"": OPSET, ML: _ML_OPSET}
         self._count = 0
 
-    def input(self, name: str, dtype: int, shape: Sequence[int]) -> Value:
-        """Add an input, (rows, *shape), of a dtype of `TensorProto`."""
+    def input(self, name: str, dtype: int, shape: Sequence[int | str]) -> Value:
+        """Add an input, (rows, *shape), of a dtype of `TensorProto`; an axis with a name has any length."""
         self._inputs.append(helper.make_tensor_value_info(name, dtype, [_ROWS, *shape]))
         return name
 
-    def output(self, value: Value, name: str, dtype: int, shape: Sequence[int]) -> None:
-        """Make a value an output, (rows, *shape), under a name."""
+    def output(self, value: Value, name: str, dtype: int, shape: Sequence[int | str]) -> None:
+        """Make a value an output, (rows, *shape), under a name; see `input`."""
         self.nodes.append(helper.make_node("Identity", [value], [name], name=f"{self.prefix}output/{name}"))
         self._outputs.append(helper.make_tensor_value_info(name, dtype, [_ROWS, *shape]))
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import warnings
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,62 +11,61 @@ import onnx
 import torch
 from torch import Tensor
 
-from trainwright.errors import InputError
 from trainwright.exporters.onnx.graph import OPSET, Graph, Value
+from trainwright.exporters.programs import exporting
 from trainwright.types import FEATURES, DataInfo
 
 
 def add_model(graph: Graph, model: Any, info: DataInfo, features: Value) -> Value:
-    """Add a module, and return its predictions, (rows, outputs) or (rows,) float32.
+    """Add a module, and return its predictions, (rows, outputs, ...) or (rows,) float32.
 
     Raises:
         InputError: torch cannot export it.
     """
-    spec = info.inputs[FEATURES]
-    sample = torch.zeros(2, *spec.shape, dtype=getattr(torch, spec.dtype))
-    module: torch.nn.Module = model.predicting
-    (outputs,) = graph.include(exported(module.cpu(), sample), [features])
+    return add_module(graph, model, info, {FEATURES: features}, any_length=False)
+
+
+def add_module(
+    graph: Graph, model: Any, info: DataInfo, arrays: Mapping[str, Value], *, any_length: bool
+) -> Value:
+    """Add a module that takes arrays by name; see `add_model`.
+
+    Args:
+        graph: The graph.
+        model: The model.
+        info: The description of its data.
+        arrays: The values of its inputs, in the order of `input_names`.
+        any_length: Whether rows of tokens may be shorter than in training.
+    """
+    samples = []
+    for name in model.input_names:
+        spec = info.inputs[name]
+        samples.append(torch.zeros(2, *spec.shape, dtype=getattr(torch, spec.dtype)))
+    axes: dict[int, Any] = {0: torch.export.Dim("rows", min=1)}
+    if any_length:
+        axes[1] = torch.export.Dim("length", min=1, max=samples[0].shape[1])
+    # The module takes any number of arrays: one argument of torch.export's.
+    program = _exported(model.predicting.cpu(), samples, (tuple(dict(axes) for _ in samples),))
+    (outputs,) = graph.include(program, [arrays[name] for name in model.input_names])
     return outputs
 
 
 def exported(module: torch.nn.Module, sample: Tensor) -> onnx.ModelProto:
-    """Return a module as a model of ONNX, with any number of rows.
+    """Return a module of one array as a model of ONNX, with any number of rows.
 
     Raises:
         InputError: torch cannot export it.
     """
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), _quiet():
-        warnings.simplefilter("ignore")
-        try:
-            program: Any = torch.onnx.export(
-                module,
-                (sample,),
-                dynamo=True,
-                dynamic_shapes=({0: torch.export.Dim("rows", min=1)},),
-                opset_version=OPSET,
-                external_data=False,
-            )
-        except Exception as error:
-            reason = str(error).strip().splitlines()
-            raise InputError(
-                f"torch cannot export the model to ONNX: {reason[-1] if reason else type(error).__name__}"
-            ) from error
+    return _exported(module, [sample], ({0: torch.export.Dim("rows", min=1)},))
+
+
+def _exported(module: torch.nn.Module, samples: Sequence[Tensor], axes: Any) -> onnx.ModelProto:
+    """Return a module as a model of ONNX, of any size along some axes of its inputs; see `exported`."""
+    with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.onnx")
-        program.save(path)
+        with exporting("onnx"):
+            # torch.onnx.export would try other ways where this one fails, which fix the number of rows.
+            traced = torch.export.export(module, tuple(samples), dynamic_shapes=axes)
+            program: Any = torch.onnx.export(traced, dynamo=True, opset_version=OPSET, external_data=False)
+            program.save(path)
         return onnx.load(path)
-
-
-class _quiet:  # noqa: N801 - a context manager
-    """Silence what torch's exporter prints and logs."""
-
-    def __enter__(self) -> None:
-        self._out, self._err = redirect_stdout(StringIO()), redirect_stderr(StringIO())
-        self._out.__enter__()
-        self._err.__enter__()
-        self._level = logging.root.manager.disable
-        logging.disable(logging.WARNING)
-
-    def __exit__(self, *error: object) -> None:
-        logging.disable(self._level)
-        self._err.__exit__(None, None, None)
-        self._out.__exit__(None, None, None)

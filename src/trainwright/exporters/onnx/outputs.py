@@ -5,28 +5,41 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from trainwright.exporters.base import names_classes
+from trainwright.exporters.base import class_axis, names_classes
+from trainwright.exporters.onnx.arrays import LENGTH
 from trainwright.exporters.onnx.graph import Graph, Value
 from trainwright.plugins import task_for
 from trainwright.tasks.support.transforms import TargetTransform, transform_of
 from trainwright.types import DataInfo
 
 
-def add_outputs(graph: Graph, outputs: Value, info: DataInfo) -> None:
-    """Add the outputs: `label` and `probabilities`, or `prediction`, or probabilities of several labels.
+def add_outputs(graph: Graph, outputs: Value, info: DataInfo, *, any_length: bool = False) -> None:
+    """Add the outputs: `label` and `probabilities`, or what else `certify.outputs_of` returns.
 
     Args:
         graph: The graph.
-        outputs: What the model predicts, (rows, classes), (rows, labels) or (rows, targets).
+        outputs: What the model predicts, (rows, classes), (rows, labels) or (rows, targets); of tokens (rows,
+            length, classes), of pixels (rows, classes, height, width).
         info: The description of the data.
+        any_length: Whether the axis of tokens has any length.
     """
-    if names_classes(info):
+    task = task_for(info)
+    shape: list[int | str] = list(task.output_shape)
+    if any_length and (task.has_inner_labels or task.generates_text):
+        shape[0] = LENGTH
+    if task.generates_text:
+        graph.output(graph.cast(outputs, TensorProto.FLOAT), "logits", TensorProto.FLOAT, shape)
+    elif names_classes(info):
         probabilities = graph.cast(outputs, TensorProto.FLOAT)
-        chosen = graph.add("ArgMax", probabilities, axis=1, keepdims=0)
-        labels, dtype = _labels(info)
-        graph.output(graph.add("Gather", graph.constant(labels), chosen), "label", dtype, [])
-        graph.output(probabilities, "probabilities", TensorProto.FLOAT, [info.outputs])
-    elif task_for(info).gives_probabilities:
+        axis = class_axis(info)
+        chosen = graph.add("ArgMax", probabilities, axis=axis, keepdims=0)
+        labels, dtype = (_numbers(info), TensorProto.INT64) if task.gives_masks else _labels(info)
+        name = "mask" if task.gives_masks else "label"
+        rest = shape[: axis - 1] + shape[axis:]
+        graph.output(graph.add("Gather", graph.constant(labels), chosen), name, dtype, rest)
+        shape[axis - 1] = info.outputs
+        graph.output(probabilities, "probabilities", TensorProto.FLOAT, shape)
+    elif task.gives_probabilities:
         graph.output(
             graph.cast(outputs, TensorProto.FLOAT), "probabilities", TensorProto.FLOAT, [info.outputs]
         )
@@ -38,6 +51,12 @@ def add_outputs(graph: Graph, outputs: Value, info: DataInfo) -> None:
         if (transform := transform_of(info)) is not None:
             values = _restored(graph, values, transform)
         graph.output(values, "prediction", TensorProto.DOUBLE, [info.outputs])
+
+
+def _numbers(info: DataInfo) -> np.ndarray:
+    """Return the numbers that masks hold, (classes,) int64; named classes are numbered."""
+    labels = info.classes or range(info.outputs)
+    return np.array([one if isinstance(one, int) else i for i, one in enumerate(labels)], np.int64)
 
 
 def _labels(info: DataInfo) -> tuple[np.ndarray, int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from trainwright.datasets.tables.encoders.base import Encoder
 from trainwright.datasets.tables.encoders.categories import Categories, CategoryColumn
@@ -21,7 +21,6 @@ from trainwright.datasets.tables.encoders.numbers import NumberColumn
 from trainwright.datasets.tables.encoders.times import DAY_US, DAYS, FIRST, TimeColumn, waves_of
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.errors import InputError
-from trainwright.exporters.base import Input
 from trainwright.exporters.onnx.graph import Graph, Value
 from trainwright.types import Array
 
@@ -43,14 +42,6 @@ def add_preparation(graph: Graph, preparation: TabularPreparation) -> Value:
         blocks.append(graph.named(block, f"{graph.prefix}column/{column.name}"))
     features = blocks[0] if len(blocks) == 1 else graph.add("Concat", *blocks, axis=1)
     return graph.cast(features, _DTYPES[preparation.dtype])
-
-
-def add_arrays(graph: Graph, inputs: Sequence[Input]) -> Value:
-    """Add an input for the array of features, (rows, ...), of data that need no preparation."""
-    (features,) = inputs
-    return graph.input(
-        features.name, helper.np_dtype_to_tensor_dtype(np.dtype(features.dtype)), features.shape
-    )
 
 
 def _block(column: Encoder) -> Callable[[Graph, Value, Any], Value]:

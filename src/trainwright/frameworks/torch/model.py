@@ -11,6 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from trainwright.datasets.base import Split
@@ -24,7 +25,7 @@ from trainwright.frameworks.torch.generators import generators, seed_generators
 from trainwright.frameworks.torch.huggingface import module as huggingface
 from trainwright.frameworks.torch.huggingface.build import ARCHITECTURE
 from trainwright.frameworks.torch.network import Network, translated
-from trainwright.frameworks.torch.outputs import as_float, first_output
+from trainwright.frameworks.torch.outputs import as_float, call_of, first_output
 from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.tensor.parallelize import split
@@ -69,8 +70,11 @@ class _TorchModel(Model):
 
     @property
     def predicting(self) -> torch.nn.Module:
-        """A module in evaluation mode from features to the predictions of the task, for exports; a copy."""
-        return _Predicting(copy.deepcopy(self._module), self._network.task).eval()
+        """A module in evaluation mode from arrays to the predictions of the task, for exports; a copy.
+
+        It takes the arrays of `input_names`, in their order. Of language models it gives the logits.
+        """
+        return _Predicting(copy.deepcopy(self._module), self._network.names, self._network.task).eval()
 
     @property
     def parameter_count(self) -> int:
@@ -94,18 +98,26 @@ class _Predicting(torch.nn.Module):
     """A module, and what its task makes of its outputs.
 
     Args:
-        module: The module, which takes features alone.
-        task: The task, whose predictions need no targets.
+        module: The module.
+        names: The arrays that it takes.
+        task: The task.
     """
 
-    def __init__(self, module: torch.nn.Module, task: Task) -> None:
+    def __init__(self, module: torch.nn.Module, names: Sequence[str], task: Task) -> None:
         super().__init__()
         self.module = module
+        self._names = names
         self._task = task
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Return predictions, (rows,) or (rows, outputs), of features, (rows, ...)."""
-        return to_predictions(first_output(as_float(self.module(features))), {}, self._task)
+    def forward(self, *arrays: torch.Tensor) -> torch.Tensor:
+        """Return predictions, (rows,) or (rows, outputs, ...), of arrays, (rows, ...) each."""
+        batch = dict(zip(self._names, arrays, strict=True))
+        outputs = first_output(as_float(call_of(self.module, self._names)(batch)))
+        if self._task.has_inner_labels:
+            return outputs.softmax(dim=-1)
+        if self._task.generates_text:  # its predictions are sums over labels
+            return outputs
+        return to_predictions(outputs, {}, self._task)
 
 
 class LiveModel(_TorchModel):
@@ -282,11 +294,16 @@ class LoadedModel(_TorchModel):
                 raise translated(error, "a prediction") from error
 
     def next_token(self, tokens: Ids) -> Array:
-        """Return the logits of the next token, (vocabulary,); one thread at a time calls the module."""
+        """Return the logits of the next token, (vocabulary,)."""
+        logits: Array = self.token_logits(tokens[None])[0, -1].astype(np.float64)
+        return logits
+
+    def token_logits(self, tokens: Ids) -> Array:
+        """Return the logits of tokens, (rows, length, vocabulary); one thread at a time calls the module."""
         with self._lock.exclusive(), torch.no_grad(), self._network.precision.autocast():
-            batch = {INPUT_IDS: torch.from_numpy(tokens)[None].to(self._network.device)}  # (1, length)
-            outputs = first_output(as_float(self._network.call(batch)))  # (1, length, vocabulary)
-        return outputs[0, -1].double().cpu().numpy()
+            batch = {INPUT_IDS: torch.from_numpy(tokens).to(self._network.device)}
+            outputs = first_output(as_float(self._network.call(batch)))
+        return outputs.cpu().numpy()
 
     def _part(self, rows: _Rows) -> Predictions:
         """Return the outputs for some rows, with the precautions that the module needs."""
