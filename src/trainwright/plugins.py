@@ -138,7 +138,11 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "mlflow": BuiltIn("trainwright.trackers.mlflow:MlflowTracker", "mlflow"),
         "tensorboard": BuiltIn("trainwright.trackers.tensorboard:TensorboardTracker", "tensorboard"),
     },
-    "exporter": {"onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx")},
+    "exporter": {
+        "onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx"),
+        "safetensors": BuiltIn("trainwright.exporters.safetensors:SafetensorsExporter", "torch"),
+        "safetensors-bf16": BuiltIn("trainwright.exporters.safetensors:Bfloat16Exporter", "torch"),
+    },
     "sampler": {
         "cmaes": BuiltIn("trainwright.samplers.optuna:CmaEsSampler", "tuning"),
         "gp": BuiltIn("trainwright.samplers.optuna:GpSampler", "tuning"),

@@ -2,7 +2,8 @@
 
 An exporter (`exporters/onnx/` -> `OnnxExporter`) writes an artifact, and names a module that opens one: its
 runtime, which imports nothing of ours. Each export compares the artifact, opened in a process of its own,
-with the run's predictor before it appears under its name; see `exporters.certify`.
+with the run's predictor before it appears under its name; see `exporters.certificates.certify`. Files of
+weights predict nothing by themselves, so that their tensors are compared: `exporters.weights`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from trainwright.errors import InputError
 from trainwright.inference.predictor import Predictor
-from trainwright.plugins import adapter, name_of_framework, names, task_for
+from trainwright.plugins import adapter, names, task_for
 from trainwright.require import require
 from trainwright.types import Array, DataInfo
 
@@ -46,27 +47,36 @@ def names_classes(info: DataInfo) -> bool:
 class Exporter(ABC):
     """An exporter of one format."""
 
+    summary: ClassVar[str] = ""  # one line for `export --help`
+    holds: ClassVar[str] = "preparation, model"  # for the table in docs/export.md
     suffix: ClassVar[str] = ""  # of the file that it writes; empty: it writes a folder
-    runtime: ClassVar[str]  # the module whose `open_artifact` opens one; it imports nothing of ours
-    packages: ClassVar[Sequence[str]]  # that the runtime imports
+    other_suffixes: ClassVar[Sequence[str]] = ()  # of files that it writes, too
+    is_default: ClassVar[bool] = False  # taken for a path without a suffix where no format is asked for
+    runtime: ClassVar[str] = ""  # the module whose `open_artifact` opens one; empty: see `exporters.weights`
+    packages: ClassVar[Sequence[str]] = ()  # that the runtime imports
     extra: ClassVar[str]  # of ours, which brings them
-    frameworks: ClassVar[Sequence[str]]  # whose models it takes
+    frameworks: ClassVar[Sequence[str]]  # whose models it takes; empty: those of all
     successor: ClassVar[str] = ""  # of a legacy format: the one that took its place
+    executes_code: ClassVar[bool] = False  # opening an artifact executes code in it
 
     @classmethod
-    def check_framework(cls, form: str, predictor: Predictor) -> None:
+    def takes(cls, framework: str) -> bool:
+        """Return whether the format can hold models of a framework."""
+        return not cls.frameworks or framework in cls.frameworks
+
+    @classmethod
+    def check_framework(cls, form: str, framework: str) -> None:
         """Check that the format can hold models of a framework.
 
         Args:
             form: The name of the exporter.
-            predictor: The model of a run.
+            framework: The name of the framework.
 
         Raises:
             InputError: It cannot; the message names the formats that can.
         """
-        framework = name_of_framework(predictor.framework)
-        if framework not in cls.frameworks:
-            able = [name for name in names("exporter") if framework in adapter("exporter", name).frameworks]
+        if not cls.takes(framework):
+            able = [name for name in names("exporter") if adapter("exporter", name).takes(framework)]
             raise InputError(
                 f"--format {form} takes models of {', '.join(cls.frameworks)}; one of {framework} can be "
                 f"exported with --format {' or '.join(able)}"

@@ -20,17 +20,21 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from trainwright.config.schema import RunConfig
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.errors import DataError, DifferentArtifactError, InputError, TrainwrightError
 from trainwright.exporters.base import Exporter, Input, names_classes
 from trainwright.exporters.certificates import reader
 from trainwright.exporters.certificates.samples import Sample, edge_rows, real_rows
+from trainwright.exporters.weights import WeightsExporter
 from trainwright.inference.predictor import Predictor
 from trainwright.inference.whole_files import write_whole
-from trainwright.plugins import adapter, task_for
+from trainwright.plugins import adapter, name_of_framework, task_for
 from trainwright.records.certificate import Certificate
+from trainwright.records.run_dir import RunDir
 from trainwright.safe_files import read_regular
-from trainwright.types import Array
+from trainwright.storage.portable import weights_digest
+from trainwright.types import Array, DataInfo
 from trainwright.version import VERSION
 
 TOLERANCE = 1e-5
@@ -67,12 +71,12 @@ def export_certified(
         DifferentArtifactError: The artifact predicts something else; it does not appear.
     """
     exporter: Exporter = adapter("exporter", form)()
-    exporter.check_framework(form, predictor)
+    exporter.check_framework(form, name_of_framework(predictor.framework))
     predictor.unusual()  # which silences warnings of the edge rows
     inputs = exporter.inputs(predictor)
     with tempfile.TemporaryDirectory(prefix="trainwright-export-") as folder:
         made = Path(folder, path.name)
-        about = _about(predictor)
+        about = origin_of(predictor.run, predictor.config, predictor.info, predictor.stored.folder)
         exporter.write(predictor, made, {"run": json.dumps(about)})
         script = _reader_of(made)
         script.write_text(reader_source(exporter.runtime), encoding="utf-8")
@@ -99,6 +103,8 @@ def verify(path: Path, rows: Path | None = None) -> str:
     """
     certificate = read_certificate(path)
     exporter: type[Exporter] = adapter("exporter", certificate.format)
+    if issubclass(exporter, WeightsExporter):
+        return _verified_tensors(exporter(), path, certificate, rows)
     exporter.check_runtime()
     with tempfile.TemporaryDirectory(prefix="trainwright-verify-") as folder:
         script = Path(folder, "verify.py")
@@ -117,6 +123,24 @@ def verify(path: Path, rows: Path | None = None) -> str:
     if done.returncode != 0:
         raise InputError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else str(path))
     return done.stdout.strip()
+
+
+def _verified_tensors(
+    exporter: WeightsExporter, path: Path, certificate: Certificate, rows: Path | None
+) -> str:
+    """Return what was verified of weights alone; see `verify`."""
+    if rows is not None:
+        raise InputError(f"{path} holds weights alone, which predict nothing: leave {rows} out")
+    problems = [*reader.changed_files(path, certificate.to_json())]
+    try:
+        difference = None if problems else exporter.difference(path, certificate.compared)
+    except ValueError as error:
+        difference = str(error)
+    if difference:
+        problems.append(difference)
+    if problems:
+        raise DifferentArtifactError("\n  ".join([f"{path.name} is not as certified:", *problems[:5]]))
+    return f"{path.name} is as certified: {certificate.compared['tensors']} tensors are equal"
 
 
 def read_certificate(path: Path) -> Certificate:
@@ -403,18 +427,16 @@ def files_of(made: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _about(predictor: Predictor) -> dict[str, Any]:
-    """Return where a model came from."""
-    from trainwright.storage.portable import weights_digest
-
+def origin_of(run: RunDir, config: RunConfig, info: DataInfo, checkpoint: Path) -> dict[str, Any]:
+    """Return where a model came from: its run, and the folder of its checkpoint."""
     return {
-        "id": predictor.run.id,
-        "experiment": predictor.config.experiment.name,
-        "digest": weights_digest(predictor.stored.folder),
-        "config_sha256": predictor.run.config_sha256(),
-        "model": predictor.config.model.type,
-        "task": predictor.info.task,
-        "target": predictor.info.target,
+        "id": run.id,
+        "experiment": config.experiment.name,
+        "digest": weights_digest(checkpoint),
+        "config_sha256": run.config_sha256(),
+        "model": config.model.type,
+        "task": info.task,
+        "target": info.target,
     }
 
 

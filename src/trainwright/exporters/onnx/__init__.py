@@ -30,6 +30,7 @@ _CONVERTERS = {
 class OnnxExporter(Exporter):
     """An exporter of ONNX files, which hold preparation, model, and the unit and labels of its outputs."""
 
+    summary = "a file for ONNX Runtime"
     suffix = ".onnx"
     runtime = "trainwright.exporters.onnx.runtime"
     packages = ("onnxruntime", "numpy")
