@@ -24,7 +24,7 @@ import trainwright
 from customers import NEW, config, write_customers
 from late import Late
 from trainwright.trackers.mlflow import ENVIRONMENT
-from trainwright.trackers.mlflow.model import write_wheel
+from trainwright.trackers.support.mlflow_model import write_wheel
 
 pytestmark = pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
 mlflow: Any = Late(lambda: import_module("mlflow"))

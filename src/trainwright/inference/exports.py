@@ -16,7 +16,7 @@ from trainwright.inference.predictor import Predictor
 from trainwright.inference.whole_files import write_whole
 from trainwright.plugins import name_of_framework, task_for
 from trainwright.storage.portable import write_portable
-from trainwright.trackers.mlflow.model import write_model
+from trainwright.trackers.support.mlflow_model import write_model
 from trainwright.types import FEATURES
 
 _FORMAT = 1  # of the file of columns
