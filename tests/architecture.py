@@ -193,7 +193,9 @@ def unregistered(tree: Tree, table: Table, shared: Collection[str]) -> list[str]
     ]
     wrong += [f"{kind}s/ is not there" for kind in table if f"{kind}s" not in folders]
     targets = {entry.target for entries in table.values() for entry in entries.values()}
-    defined = {f"{tree.root.name}.{target}" for kind in table for target in _adapter_classes(tree, kind)}
+    defined = {
+        f"{tree.root.name}.{target}" for kind in table for target in _adapter_classes(tree, kind, shared)
+    }
     children = {child for kind in table for child in _children(tree, f"{kind}s", shared)}
     entries = {target.partition(":")[0].removeprefix(f"{tree.root.name}.") for target in targets}
     wrong += [f"{target} is not in the table of names" for target in sorted(defined - targets)]
@@ -209,10 +211,10 @@ def _children(tree: Tree, folder: str, shared: Collection[str]) -> set[str]:
     return children - {f"{folder}.base"} - set(shared)
 
 
-def _adapter_classes(tree: Tree, kind: str) -> Iterator[str]:
-    """Yield module:Class of each adapter class, such as `CsvDataset`, in a child of its folder."""
+def _adapter_classes(tree: Tree, kind: str, shared: Collection[str]) -> Iterator[str]:
+    """Yield module:Class of each adapter class, such as `CsvDataset`, in a child of its folder, if not shared."""
     for name in tree.inside(f"{kind}s"):
-        if name.count(".") == 1 and not name.endswith(".base"):
+        if name.count(".") == 1 and not name.endswith(".base") and name not in shared:
             for node in tree.syntax[name].body:
                 if isinstance(node, ast.ClassDef) and node.name.endswith(kind.capitalize()):
                     yield f"{name}:{node.name}"

@@ -87,6 +87,7 @@ SHARED = (
     "trackers.feed",
     "callbacks",
     "exporters.certificates",
+    "exporters.prepared",
 )  # beside adapters, and no adapters
 # The kinds that have a package of their own; strategies are part of training with torch.
 OUTER = {kind: entries for kind, entries in BUILT_IN.items() if kind != "strategy"}

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.errors import InputError
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import adapter, names, task_for
@@ -42,6 +44,37 @@ def names_classes(info: DataInfo) -> bool:
     """Return whether a model predicts one of several classes, and their probabilities."""
     task = task_for(info)
     return task.gives_probabilities and not task.targets_are_labels
+
+
+def inputs_of(predictor: Predictor) -> Sequence[Input]:
+    """Return the raw columns that a model takes, or the arrays where the data set brought features.
+
+    Raises:
+        InputError: It takes files, such as images or texts.
+    """
+    preparation = predictor.preparation
+    if isinstance(preparation, TabularPreparation):
+        dtypes = {"number": "float64", "text": "string", "time": "int64"}
+        kinds = preparation.kinds
+        return [
+            Input(
+                column.name,
+                dtypes[column.reads],
+                (1,),
+                column.content,
+                asdict(kinds[column.name]) if column.name in kinds else {},
+            )
+            for column in preparation.columns
+        ]
+    if preparation is not None:
+        raise InputError(
+            f"run {predictor.run.id}: this format takes models of tables and of arrays; export with "
+            "--format mlflow"
+        )
+    return [
+        Input(name, spec.dtype, spec.shape, f"an array of {spec.dtype}")
+        for name, spec in predictor.info.inputs.items()
+    ]
 
 
 class Exporter(ABC):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -42,6 +43,7 @@ BATCHES = (1, 7, 1000)  # rows that are predicted together
 TIMED = (1, 64)
 _SHOWN = 3  # rows that differ
 _SECONDS = 600
+_OURS = re.compile(r"^from (trainwright\.\S+) import (?:\([^)]*\)|[^(\n]*)\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -179,15 +181,24 @@ def _place(made: Path, path: Path) -> None:
 
 
 def reader_source(runtime: str) -> str:
-    """Return the text of the script that opens artifacts of a format: the reader, in the runtime's module."""
-    spec = importlib.util.find_spec(runtime)
+    """Return the text of the script that opens artifacts of a format: its runtime, with what that imports."""
+    return _inlined(runtime, set())
+
+
+def _inlined(name: str, known: set[str]) -> str:
+    """Return the text of a module in which imports of ours are replaced by the texts of their modules."""
+    spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.origin is not None
-    own = Path(spec.origin).read_text(encoding="utf-8")
-    shared = Path(reader.__file__).read_text(encoding="utf-8").split('"""', 2)[2].strip()
-    line = f"from {reader.__name__} import "
-    before, after = own.split(line)
-    return before + shared + "\n" + after.partition("\n")[2]
+    text = Path(spec.origin).read_text(encoding="utf-8")
+
+    def imported(line: re.Match[str]) -> str:
+        if line[1] in known:
+            return ""
+        known.add(line[1])
+        return _inlined(line[1], known).split('"""', 2)[2].strip() + "\n"
+
+    return _OURS.sub(imported, text)
 
 
 def _certified(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.errors import InputError
-from trainwright.exporters.base import Exporter, Input
+from trainwright.exporters.base import Exporter, Input, inputs_of
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import name_of_framework
 from trainwright.require import require
@@ -59,29 +58,13 @@ class OnnxExporter(Exporter):
 
     def inputs(self, predictor: Predictor) -> Sequence[Input]:
         """Return the raw columns; the arrays where the data set brought features."""
-        preparation = predictor.preparation
-        if isinstance(preparation, TabularPreparation):
-            dtypes = {"number": "float64", "text": "string", "time": "int64"}
-            kinds = preparation.kinds
-            return [
-                Input(
-                    column.name,
-                    dtypes[column.reads],
-                    (1,),
-                    column.content,
-                    asdict(kinds[column.name]) if column.name in kinds else {},
-                )
-                for column in preparation.columns
-            ]
-        if preparation is not None or list(predictor.info.inputs) != [FEATURES]:
+        is_table = isinstance(predictor.preparation, TabularPreparation)
+        if not is_table and (predictor.preparation is not None or list(predictor.info.inputs) != [FEATURES]):
             raise InputError(
                 f"run {predictor.run.id}: --format onnx takes models of tables and of one array of features; "
                 "export with --format mlflow"
             )
-        return [
-            Input(name, spec.dtype, spec.shape, f"an array of {spec.dtype}")
-            for name, spec in predictor.info.inputs.items()
-        ]
+        return inputs_of(predictor)
 
     def steps(self, path: Path, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return the features of each column, all features, and the outputs of the model."""

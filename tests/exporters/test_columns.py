@@ -1,0 +1,83 @@
+"""The reader's preparation of raw columns, compared with that of the run, and what it makes of outputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainwright import api
+from trainwright.datasets.tables.preparation import TabularPreparation
+from trainwright.exporters.base import inputs_of
+from trainwright.exporters.certificates.columns import features_of, predictions_of
+from trainwright.exporters.certificates.samples import edge_rows, real_rows
+from trainwright.exporters.prepared import about
+from trainwright.testing.exporter_suite import write_rows
+
+_TEXTS = ["very good and fast", "bad", "", "Good, GOOD food", "slow and bad Straße"]
+
+
+def _trained(folder: Path, overrides: dict[str, Any]) -> Any:
+    write_rows(folder / "rows.csv")
+    lines = (folder / "rows.csv").read_text().splitlines()
+    more = [f'{line},"{_TEXTS[i % len(_TEXTS)]}"' for i, line in enumerate(lines[1:])]
+    (folder / "rows.csv").write_text("\n".join([f"{lines[0]},said", *more]))
+    settings = {"training.max_steps": 3, "data.columns": {"said": {"type": "text"}}, **overrides}
+    return api.train(
+        {"data": {"type": "csv", "path": str(folder / "rows.csv"), "target": "churn"}, "model": "lightgbm"},
+        overrides=[f"{key}={json.dumps(value)}" for key, value in settings.items()],
+        runs_dir=folder / "runs",
+        quiet=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        {"data.encode": "onehot", "data.impute": "median"},
+        {"data.encode": "ordinal", "data.impute": "most_frequent", "data.standardize": True},
+        {"data.encode": "frequency", "data.standardize": True},
+        {"data.encode": "target", "data.impute": "mean", "data.standardize": True},
+    ],
+    ids=lambda overrides: overrides.get("data.encode", "own"),
+)
+def test_features_have_the_bits_of_the_run(tmp_path: Path, overrides: dict[str, Any]) -> None:
+    predictor = api.load(_trained(tmp_path, overrides))
+    preparation = predictor.preparation
+    assert isinstance(preparation, TabularPreparation)
+    inputs = inputs_of(predictor)
+    known = json.loads(json.dumps(about(predictor)))
+    real = real_rows(predictor.load_data(), predictor, inputs)
+    assert real is not None
+    for sample in (real, edge_rows(predictor, inputs)):
+        np.testing.assert_array_equal(
+            features_of(known, sample.feeds(inputs)), preparation.features(sample.rows), strict=True
+        )
+
+
+def test_missing_values_are_refused_where_training_had_none() -> None:
+    known = {
+        "columns": [
+            {"kind": "number", "name": "age", "mean": 0.0, "scale": 1.0, "fill": None, "keep": False}
+        ],
+        "dtype": "float32",
+    }
+    with pytest.raises(ValueError, match="column 'age' has no value in row 1"):
+        features_of(known, {"age": np.array([[1.0], [np.nan]])})
+
+
+def test_outputs_of_classes_and_values() -> None:
+    known = {"gives": "classes", "classes": ["no", "yes"], "link": "sigmoid"}
+    found = predictions_of(known, np.array([0.0, 2.0]))
+    np.testing.assert_allclose(found["probabilities"], [[0.5, 0.5], [0.1192029, 0.8807971]], rtol=1e-6)
+    assert found["label"].tolist() == ["no", "yes"]
+    values = {"gives": "values", "link": "identity", "offset": [3.0], "transform": {"kind": "sqrt"}}
+    found = predictions_of(values, np.array([1.0, -4.0], np.float32))
+    assert found["prediction"].tolist() == [[16.0], [0.0]]
+    scaled = {"kind": "standardize", "columns": [{"mean": 10.0, "scale": 2.0}]}
+    found = predictions_of({**values, "offset": [], "transform": scaled}, np.array([0.5]))
+    assert found["prediction"].tolist() == [[11.0]]
