@@ -139,9 +139,16 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "tensorboard": BuiltIn("trainwright.trackers.tensorboard:TensorboardTracker", "tensorboard"),
     },
     "exporter": {
+        "keras": BuiltIn("trainwright.exporters.native:KerasExporter", "keras"),
+        "library": BuiltIn("trainwright.exporters.native:LibraryExporter"),
+        "mlflow": BuiltIn("trainwright.exporters.mlflow:MlflowExporter", "mlflow"),
+        "native": BuiltIn("trainwright.exporters.native:NativeExporter"),
         "onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx"),
         "safetensors": BuiltIn("trainwright.exporters.safetensors:SafetensorsExporter", "torch"),
         "safetensors-bf16": BuiltIn("trainwright.exporters.safetensors:Bfloat16Exporter", "torch"),
+        "savedmodel": BuiltIn("trainwright.exporters.native:SavedmodelExporter", "keras"),
+        "sklearn": BuiltIn("trainwright.exporters.native:SklearnExporter", "sklearn"),
+        "skops": BuiltIn("trainwright.exporters.native:SkopsExporter", "sklearn"),
     },
     "sampler": {
         "cmaes": BuiltIn("trainwright.samplers.optuna:CmaEsSampler", "tuning"),

@@ -65,7 +65,9 @@ def export(
     exporter: type[Exporter] = adapter("exporter", chosen)
     if issubclass(exporter, WeightsExporter):
         if tolerance is not None:
-            raise InputError(f"tolerance is for formats that predict; {chosen} holds weights, which are exact")
+            raise InputError(
+                f"tolerance is for formats that predict; {chosen} holds weights, which are exact"
+            )
         _export_weights(found, path, chosen, max_shard_size, licence)
         return path
     if max_shard_size is not None:
@@ -96,9 +98,7 @@ def framework_of_run(run: RunDir) -> str | None:
 
 def formats(framework: str | None = None) -> dict[str, type[Exporter]]:
     """Return the exporters that take the models of a framework, or all, by name."""
-    return {
-        name: cls for name, cls in adapters("exporter") if framework is None or cls.takes(framework)
-    }
+    return {name: cls for name, cls in adapters("exporter") if framework is None or cls.takes(framework)}
 
 
 def choose(path: Path, form: str | None, framework: str | None) -> str:

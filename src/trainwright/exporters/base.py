@@ -85,6 +85,7 @@ class Exporter(ABC):
     suffix: ClassVar[str] = ""  # of the file that it writes; empty: it writes a folder
     other_suffixes: ClassVar[Sequence[str]] = ()  # of files that it writes, too
     is_default: ClassVar[bool] = False  # taken for a path without a suffix where no format is asked for
+    model_alone: ClassVar[bool] = False  # of a folder that was compared, the file `model.*` alone is kept
     runtime: ClassVar[str] = ""  # the module whose `open_artifact` opens one; empty: see `exporters.weights`
     packages: ClassVar[Sequence[str]] = ()  # that the runtime imports
     extra: ClassVar[str]  # of ours, which brings them

@@ -55,6 +55,7 @@ class ExporterSuite:
     exporter: ClassVar[type[Exporter]]
     form: ClassVar[str]
     models: ClassVar[Mapping[str, Mapping[str, Any]]]  # overrides of the config, by the model's short name
+    needs_trainwright: ClassVar[bool] = False  # the artifact, where it is opened
 
     def damage(self, path: Path) -> None:
         """Change a number in an artifact that its outputs depend on; it can still be opened."""
@@ -114,10 +115,9 @@ class ExporterSuite:
     def read(self, path: Path, *words: str) -> str:
         """Return what the reader of an artifact says in a process that has no Trainwright."""
         script = path / "reader.py" if path.is_dir() else path.with_name(f"{path.name}.reader.py")
-        code = (
-            "import runpy, sys; sys.modules['trainwright'] = None; sys.argv = sys.argv[1:]; "
-            "runpy.run_path(sys.argv[0], run_name='__main__')"
-        )
+        block = "" if self.needs_trainwright else "sys.modules['trainwright'] = None; "
+        code = f"import runpy, sys; {block}sys.argv = sys.argv[1:]; "
+        code += "runpy.run_path(sys.argv[0], run_name='__main__')"
         done = subprocess.run(
             [sys.executable, "-c", code, str(script), *words], check=False, capture_output=True, text=True
         )

@@ -27,6 +27,7 @@ from trainwright.errors import DataError, DifferentArtifactError, InputError, Tr
 from trainwright.exporters.base import Exporter, Input, names_classes
 from trainwright.exporters.certificates import reader
 from trainwright.exporters.certificates.samples import Sample, edge_rows, real_rows
+from trainwright.exporters.certificates.units import unit_of, warn_of_unit
 from trainwright.exporters.weights import WeightsExporter
 from trainwright.inference.predictor import Predictor
 from trainwright.inference.whole_files import write_whole
@@ -88,10 +89,28 @@ def export_certified(
         certificate = certificate.model_copy(
             update={"format": form, "run": about, "licence": licence, "versions": _versions(exporter)}
         )
+        if exporter.model_alone:
+            made, certificate = _alone(predictor, made, certificate)
         text = json.dumps(certificate.to_json(), indent=1, ensure_ascii=False)
         certificate_of(made).write_text(text, encoding="utf-8")
         _place(made, path)
+    if exporter.model_alone:
+        warn_of_unit(predictor.info, certificate_of(path))
     return certificate
+
+
+def _alone(predictor: Predictor, made: Path, certificate: Certificate) -> tuple[Path, Certificate]:
+    """Return the model's file of a compared folder, and the certificate of it alone."""
+    (found,) = made.glob("model.*")
+    file = made / "alone" / made.name
+    file.parent.mkdir()
+    found.rename(file)
+    inputs = [
+        {"name": name, "dtype": spec.dtype, "shape": list(spec.shape), "content": "", "reads": {}}
+        for name, spec in predictor.info.inputs.items()
+    ]
+    alone = {"inputs": inputs, "outputs": [unit_of(predictor.info)], "files": files_of(file)}
+    return file, certificate.model_copy(update=alone | {"edge_rows": {}, "test_rows": {}})
 
 
 def verify(path: Path, rows: Path | None = None) -> str:
@@ -105,8 +124,8 @@ def verify(path: Path, rows: Path | None = None) -> str:
     """
     certificate = read_certificate(path)
     exporter: type[Exporter] = adapter("exporter", certificate.format)
-    if issubclass(exporter, WeightsExporter):
-        return _verified_tensors(exporter(), path, certificate, rows)
+    if exporter.model_alone or issubclass(exporter, WeightsExporter):
+        return _verified_alone(exporter(), path, certificate, rows)
     exporter.check_runtime()
     with tempfile.TemporaryDirectory(prefix="trainwright-verify-") as folder:
         script = Path(folder, "verify.py")
@@ -127,22 +146,22 @@ def verify(path: Path, rows: Path | None = None) -> str:
     return done.stdout.strip()
 
 
-def _verified_tensors(
-    exporter: WeightsExporter, path: Path, certificate: Certificate, rows: Path | None
-) -> str:
-    """Return what was verified of weights alone; see `verify`."""
+def _verified_alone(exporter: Exporter, path: Path, certificate: Certificate, rows: Path | None) -> str:
+    """Return what was verified of weights, or of a model's file, alone; see `verify`."""
     if rows is not None:
-        raise InputError(f"{path} holds weights alone, which predict nothing: leave {rows} out")
+        raise InputError(f"{path} does not say how rows become predictions: leave {rows} out")
     problems = [*reader.changed_files(path, certificate.to_json())]
-    try:
-        difference = None if problems else exporter.difference(path, certificate.compared)
-    except ValueError as error:
-        difference = str(error)
-    if difference:
-        problems.append(difference)
+    said = f"{len(certificate.files)} {'file is' if len(certificate.files) == 1 else 'files are'} equal"
+    if isinstance(exporter, WeightsExporter):
+        said = f"{certificate.compared['tensors']} tensors are equal"
+        try:
+            difference = None if problems else exporter.difference(path, certificate.compared)
+        except ValueError as error:
+            difference = str(error)
+        problems += [difference] if difference else []
     if problems:
         raise DifferentArtifactError("\n  ".join([f"{path.name} is not as certified:", *problems[:5]]))
-    return f"{path.name} is as certified: {certificate.compared['tensors']} tensors are equal"
+    return f"{path.name} is as certified: {said}"
 
 
 def read_certificate(path: Path) -> Certificate:
@@ -177,7 +196,8 @@ def _place(made: Path, path: Path) -> None:
     write_whole(path, lambda target: copy(made, target))
     if made.is_file():
         for beside in (_reader_of, certificate_of):
-            write_whole(beside(path), partial(shutil.copyfile, beside(made)))
+            if beside(made).exists():
+                write_whole(beside(path), partial(shutil.copyfile, beside(made)))
 
 
 def reader_source(runtime: str) -> str:
@@ -213,17 +233,23 @@ def _certified(
     real = real_rows(predictor.load_data(), predictor, inputs)
     samples = {"edge": edges} | ({} if real is None else {"test": real})
     expected = {name: outputs_of(predictor, sample) for name, sample in samples.items()}
-    found = {
-        name: _measured(made, sample.feeds(inputs), TIMED if name == list(samples)[-1] else ())
-        for name, sample in samples.items()
-    }
+    found = _measured(made, {name: sample.feeds(inputs) for name, sample in samples.items()})
     differences = {
-        name: _differences(found[name], expected[name], samples[name].names, tolerance) for name in samples
+        name: _differences(
+            {
+                key.removeprefix(f"{name}/"): value
+                for key, value in found.items()
+                if key.startswith(f"{name}/")
+            },
+            expected[name],
+            samples[name].names,
+            tolerance,
+        )
+        for name in samples
     }
     for name, one in differences.items():
         if one.lines:
             raise _different(exporter, predictor, made, inputs, samples[name], one)
-    timed = next(reversed(found.values()))
     return Certificate(
         artifact=made.name,
         format="",
@@ -241,8 +267,8 @@ def _certified(
             "mean_difference": float(np.mean([one.mean for one in differences.values()])),
             "equal_labels": min(one.equal_labels for one in differences.values()),
         },
-        latency_seconds={str(size): float(timed[f"/latency/{size}"]) for size in TIMED}
-        | {"open": float(timed["/open"])},
+        latency_seconds={str(size): float(found[f"/latency/{size}"]) for size in TIMED}
+        | {"open": float(found["/open"])},
         edge_rows=_kept(edges, inputs, expected["edge"]) | {"rows": list(edges.names)},
         test_rows={"keys": [], "outputs": {}} if real is None else _keyed(real, inputs, expected["test"]),
     )
@@ -278,20 +304,29 @@ def outputs_of(predictor: Predictor, sample: Sample) -> dict[str, Array]:
     return {"prediction": outputs.reshape(len(outputs), -1)}
 
 
-def _measured(made: Path, feeds: Mapping[str, Array], times: Sequence[int]) -> dict[str, Array]:
+def _measured(made: Path, samples: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
     """Return the outputs of an artifact in batches of several sizes, from a process of its own, and times.
+
+    Args:
+        made: The artifact.
+        samples: The inputs of each sample.
+
+    Returns:
+        `SAMPLE/SIZE/OUTPUT` arrays, and the seconds `/latency/SIZE` and `/open`.
 
     Raises:
         DifferentArtifactError: Its runtime cannot open it or predict.
     """
-    rows = len(next(iter(feeds.values())))
-    # The largest batch is full: rows are repeated.
-    whole = np.resize(np.arange(rows), max(rows, *BATCHES))
+    columns: dict[str, Array] = {}
+    for sample, feeds in samples.items():
+        rows = len(next(iter(feeds.values())))
+        # The largest batch is full: rows are repeated.
+        whole = np.resize(np.arange(rows), max(rows, *BATCHES))
+        columns |= {f"{sample}:{name}": _portable(value[whole]) for name, value in feeds.items()}
     with tempfile.TemporaryDirectory(prefix="trainwright-certify-") as folder:
         given, outputs = Path(folder, "inputs.npz"), Path(folder, "outputs.npz")
-        columns = {f":{name}": _portable(value[whole]) for name, value in feeds.items()}
         with open(given, "wb") as target:
-            sizes = {"/sizes": np.array(BATCHES), "/times": np.array(times, np.int64)}
+            sizes = {"/sizes": np.array(BATCHES), "/times": np.array(TIMED)}
             np.savez(target, allow_pickle=False, **sizes, **columns)
         script = _reader_of(made).absolute()
         command = [sys.executable, "-I", str(script), "measure", str(given), str(outputs)]
@@ -452,5 +487,5 @@ def origin_of(run: RunDir, config: RunConfig, info: DataInfo, checkpoint: Path) 
 
 
 def _versions(exporter: Exporter) -> dict[str, str]:
-    known = {"trainwright": VERSION}
-    return known | {name: metadata.version(name) for name in exporter.packages}
+    known, sources = {"trainwright": VERSION}, metadata.packages_distributions()
+    return known | {name: metadata.version(sources.get(name, [name])[0]) for name in exporter.packages}

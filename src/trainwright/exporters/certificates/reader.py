@@ -254,32 +254,46 @@ def measure(model: Model, given: str, made: str, opened: float) -> None:
 
     Args:
         model: The model.
-        given: The inputs, with the sizes of batches as `/sizes`, and those to be timed as `/times`.
-        made: The file to write: `SIZE/OUTPUT` arrays, and seconds as `/latency/SIZE` and `/open`.
+        given: The inputs as `SAMPLE:INPUT`, with the sizes of batches as `/sizes`, and those to be timed as
+            `/times`.
+        made: The file to write: `SAMPLE/SIZE/OUTPUT` arrays, and seconds as `/latency/SIZE`, of the last
+            sample, and `/open`.
         opened: The seconds that it took to open the artifact.
     """
+    samples: dict[str, dict[str, Any]] = {}
     with np.load(given) as file:
         sizes, times = file["/sizes"].tolist(), file["/times"].tolist()
-        feeds = {name[1:]: file[name] for name in file.files if name.startswith(":")}
-    feeds = {
-        name: value.astype(object) if value.dtype.kind == "U" else value for name, value in feeds.items()
-    }
-    rows = len(next(iter(feeds.values())))
+        for key in file.files:
+            sample, _, name = key.partition(":")
+            if name:
+                value = file[key]
+                samples.setdefault(sample, {})[name] = (
+                    value.astype(object) if value.dtype.kind == "U" else value
+                )
     found: dict[str, Any] = {"/open": np.float64(opened)}
-    for size in sizes:
-        last = min(rows, 64) if size == 1 else rows
-        parts = [
-            model({name: value[start : min(start + size, last)] for name, value in feeds.items()})
-            for start in range(0, last, size)
-        ]
-        for name in parts[0]:
-            whole = np.concatenate([np.asarray(part[name]) for part in parts])
-            found[f"{size}/{name}"] = whole.astype(str) if whole.dtype.kind == "O" else whole
+    for sample, feeds in samples.items():
+        for size in sizes:
+            for name, whole in in_batches(model, feeds, size).items():
+                key = f"{sample}/{size}/{name}"
+                found[key] = whole.astype(str) if whole.dtype.kind == "O" else whole
+    feeds = list(samples.values())[-1]
+    rows = len(next(iter(feeds.values())))
     for size in times:
         some = {name: value[np.resize(np.arange(rows), size)] for name, value in feeds.items()}
         found[f"/latency/{size}"] = np.float64(latency(model, some))
     with open(made, "wb") as target:
         np.savez(target, allow_pickle=False, **found)
+
+
+def in_batches(model: Model, feeds: Arrays, size: int) -> dict[str, Any]:
+    """Return the outputs of rows that are predicted so many at a time; of single rows, 64 at most."""
+    rows = len(next(iter(feeds.values())))
+    last = min(rows, 64) if size == 1 else rows
+    parts = [
+        model({name: value[start : min(start + size, last)] for name, value in feeds.items()})
+        for start in range(0, last, size)
+    ]
+    return {name: np.concatenate([np.asarray(part[name]) for part in parts]) for name in parts[0]}
 
 
 def latency(model: Model, feeds: Arrays, seconds: float = 0.2) -> float:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from trainwright.config.schema import RunConfig
 from trainwright.exporters.certificates.certify import certificate_of, files_of, origin_of
+from trainwright.exporters.certificates.units import unit_of, warn_of_unit
 from trainwright.exporters.weights import WeightsExporter
 from trainwright.inference.whole_files import write_whole
 from trainwright.plugins import adapter
@@ -19,8 +17,6 @@ from trainwright.records.data import StoredModel
 from trainwright.records.run_dir import RunDir
 from trainwright.types import DataInfo
 from trainwright.version import VERSION
-
-log = logging.getLogger("trainwright")
 
 
 def export_weights(
@@ -84,29 +80,3 @@ def export_weights(
 
 def _text(certificate: Certificate) -> str:
     return json.dumps(certificate.to_json(), indent=1, ensure_ascii=False)
-
-
-def unit_of(info: DataInfo) -> Mapping[str, Any]:
-    """Return the unit of the outputs of a model without what is around it, and how to convert them."""
-    transform, unit = info.target_transform, info.target
-    if transform is not None:
-        unit = f"{transform['kind']} of {unit}"
-    if info.target_offset:
-        unit = f"{unit} less {', '.join(map(repr, info.target_offset))}"
-    return {
-        "name": "outputs",
-        "unit": unit,
-        "target_offset": list(info.target_offset),
-        "target_transform": transform,
-    }
-
-
-def warn_of_unit(info: DataInfo, certificate: Path) -> None:
-    """Warn where the outputs of a model without what is around it are not in the target's own unit."""
-    if info.target_transform is not None or info.target_offset:
-        log.warning(
-            "the exported model returns the %s, as it was trained; %s has what turns that into the original "
-            "units, as predict does",
-            unit_of(info)["unit"],
-            certificate.name,
-        )

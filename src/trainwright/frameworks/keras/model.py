@@ -17,6 +17,7 @@ from trainwright.frameworks.keras import backend, trainers
 from trainwright.frameworks.keras.backend_trainer import BackendTrainer
 from trainwright.frameworks.keras.custom_state import CustomState
 from trainwright.frameworks.keras.draws import OwnDraws
+from trainwright.frameworks.keras.losses import Outputs
 from trainwright.frameworks.keras.network import Network
 from trainwright.frameworks.keras.state import TrainingState
 from trainwright.frameworks.support.object_state import Captured
@@ -39,6 +40,16 @@ class _KerasModel(Model):
     def parameter_count(self) -> int:
         """The number of elements of the model's weights."""
         return int(self.native.count_params())
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend."""
+        return self._network.backend.name
+
+    @property
+    def meaning(self) -> Outputs:
+        """The meaning of the model's outputs."""
+        return self._network.meaning
 
     def export(self, path: Path, form: str) -> None:
         """Write a .keras file, or a TensorFlow SavedModel.

@@ -42,12 +42,12 @@ class Network:
         self.precision = _precision(inputs.config.training.precision, backend)
         keras, policy = backend.keras, building.POLICIES.get(self.precision, "float32")
         self.model, self.compiled = building.build_model(keras, inputs, policy)
-        self._meaning = building.check_outputs(keras, self.model, self.compiled, inputs, dtypes)
+        self.meaning = building.check_outputs(keras, self.model, self.compiled, inputs, dtypes)
         self.loss = losses.build_loss(
-            keras, inputs.config.training, self.compiled.loss, self._meaning, inputs.info
+            keras, inputs.config.training, self.compiled.loss, self.meaning, inputs.info
         )
         self.metrics = (
-            CompiledMetrics(backend, self.compiled, self._meaning, inputs.info)
+            CompiledMetrics(backend, self.compiled, self.meaning, inputs.info)
             if self.compiled.metrics is not None
             else None
         )
@@ -71,7 +71,7 @@ class Network:
             taken = split.take(ids)
             batch = contiguous(taken, self.inputs.info)
             outputs, loss = self._outputs(ids, batch, forward)
-            values = self._meaning.to_predictions(outputs, self.inputs.info)
+            values = self.meaning.to_predictions(outputs, self.inputs.info)
             weights = batch.get(WEIGHT)
             total = len(ids) if weights is None else float(weights.sum(dtype=np.float64))
             predictions = Predictions(ids, values, taken[TARGET], loss * total, weights=weights)
