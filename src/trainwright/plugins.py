@@ -139,11 +139,13 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "tensorboard": BuiltIn("trainwright.trackers.tensorboard:TensorboardTracker", "tensorboard"),
     },
     "exporter": {
+        "huggingface": BuiltIn("trainwright.exporters.huggingface:HuggingfaceExporter", "huggingface"),
         "keras": BuiltIn("trainwright.exporters.native:KerasExporter", "keras"),
         "library": BuiltIn("trainwright.exporters.native:LibraryExporter"),
         "mlflow": BuiltIn("trainwright.exporters.mlflow:MlflowExporter", "mlflow"),
         "native": BuiltIn("trainwright.exporters.native:NativeExporter"),
         "onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx"),
+        "peft": BuiltIn("trainwright.exporters.huggingface:PeftExporter", "huggingface"),
         "safetensors": BuiltIn("trainwright.exporters.safetensors:SafetensorsExporter", "torch"),
         "safetensors-bf16": BuiltIn("trainwright.exporters.safetensors:Bfloat16Exporter", "torch"),
         "savedmodel": BuiltIn("trainwright.exporters.native:SavedmodelExporter", "keras"),

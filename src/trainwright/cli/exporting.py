@@ -109,9 +109,8 @@ def _show_certificate(made: Path, as_json: bool) -> None:
     if "tensors" in compared:
         lines.append(f"compared with the run: {compared['tensors']} tensors")
     if latency:
-        lines.append(
-            f"a call takes {latency['1'] * 1e3:.3g} ms for 1 row, {latency['64'] * 1e3:.3g} ms for 64"
-        )
+        times = [f"{seconds * 1e3:.3g} ms for {n} rows" for n, seconds in latency.items() if n.isdigit()]
+        lines.append(f"a call takes {', '.join(times)}".replace(" 1 rows", " 1 row"))
     lines += [f"certificate: {certificate_of(made)}", f"verify it: trainwright certificate verify {made}"]
     script = made / "reader.py" if made.is_dir() else made.with_name(f"{made.name}.reader.py")
     if script.exists():

@@ -92,6 +92,8 @@ class Exporter(ABC):
     frameworks: ClassVar[Sequence[str]]  # whose models it takes; empty: those of all
     successor: ClassVar[str] = ""  # of a legacy format: the one that took its place
     executes_code: ClassVar[bool] = False  # opening an artifact executes code in it
+    batches: ClassVar[Sequence[int]] = (1, 7, 1000)  # rows that are predicted together to compare it
+    timed: ClassVar[Sequence[int]] = (1, 64)  # rows of a call that is timed
 
     @classmethod
     def takes(cls, framework: str) -> bool:
@@ -146,6 +148,17 @@ class Exporter(ABC):
         Raises:
             InputError: As in `write`.
         """
+
+    def own_rows(self, predictor: Predictor) -> Mapping[str, Mapping[str, Array]]:  # noqa: ARG002
+        """Return inputs to compare an artifact on, by the name of a sample, of which one is `edge`.
+
+        Empty, as here: rows that are made up, and rows of the test split.
+        """
+        return {}
+
+    def expected(self, predictor: Predictor, rows: Mapping[str, Array]) -> Mapping[str, Array]:  # noqa: ARG002
+        """Return the outputs that an artifact has to have for `own_rows`."""
+        return {}
 
     @abstractmethod
     def steps(self, path: Path, feeds: Mapping[str, Array]) -> Mapping[str, Array]:

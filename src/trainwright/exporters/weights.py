@@ -1,4 +1,4 @@
-"""The exporters of weights, which predict nothing by themselves: no model is made, and tensors are compared."""
+"""The exporters of weights, which predict nothing by themselves, so that their tensors are compared."""
 
 from __future__ import annotations
 

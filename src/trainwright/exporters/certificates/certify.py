@@ -40,8 +40,6 @@ from trainwright.types import Array, DataInfo
 from trainwright.version import VERSION
 
 TOLERANCE = 1e-5
-BATCHES = (1, 7, 1000)  # rows that are predicted together
-TIMED = (1, 64)
 _SHOWN = 3  # rows that differ
 _SECONDS = 600
 _OURS = re.compile(r"^from (trainwright\.\S+) import (?:\([^)]*\)|[^(\n]*)\n", re.MULTILINE)
@@ -229,11 +227,9 @@ def _certified(
     Raises:
         DifferentArtifactError: It predicts something else, or cannot be opened.
     """
-    edges = _possible(predictor, edge_rows(predictor, inputs))
-    real = real_rows(predictor.load_data(), predictor, inputs)
-    samples = {"edge": edges} | ({} if real is None else {"test": real})
-    expected = {name: outputs_of(predictor, sample) for name, sample in samples.items()}
-    found = _measured(made, {name: sample.feeds(inputs) for name, sample in samples.items()})
+    samples, expected = _samples(exporter, predictor, inputs)
+    edges, real = samples["edge"], samples.get("test")
+    found = _measured(exporter, made, {name: sample.feeds(inputs) for name, sample in samples.items()})
     differences = {
         name: _differences(
             {
@@ -244,6 +240,7 @@ def _certified(
             expected[name],
             samples[name].names,
             tolerance,
+            exporter.batches,
         )
         for name in samples
     }
@@ -262,16 +259,32 @@ def _certified(
         tolerance=tolerance,
         compared={
             "rows": {name: len(sample) for name, sample in samples.items()},
-            "batches": list(BATCHES),
+            "batches": list(exporter.batches),
             "largest_difference": max(one.largest for one in differences.values()),
             "mean_difference": float(np.mean([one.mean for one in differences.values()])),
             "equal_labels": min(one.equal_labels for one in differences.values()),
         },
-        latency_seconds={str(size): float(found[f"/latency/{size}"]) for size in TIMED}
+        latency_seconds={str(size): float(found[f"/latency/{size}"]) for size in exporter.timed}
         | {"open": float(found["/open"])},
         edge_rows=_kept(edges, inputs, expected["edge"]) | {"rows": list(edges.names)},
         test_rows={"keys": [], "outputs": {}} if real is None else _keyed(real, inputs, expected["test"]),
     )
+
+
+def _samples(
+    exporter: Exporter, predictor: Predictor, inputs: Sequence[Input]
+) -> tuple[dict[str, Sample], dict[str, Mapping[str, Array]]]:
+    """Return the rows to compare on, by the name of the sample, and the outputs that they must have."""
+    if own := exporter.own_rows(predictor):
+        samples = {
+            name: Sample(rows, [f"{name} row {i}" for i in range(len(next(iter(rows.values()))))])
+            for name, rows in own.items()
+        }
+        return samples, {name: exporter.expected(predictor, rows) for name, rows in own.items()}
+    real = real_rows(predictor.load_data(), predictor, inputs)
+    samples = {"edge": _possible(predictor, edge_rows(predictor, inputs))}
+    samples |= {} if real is None else {"test": real}
+    return samples, {name: outputs_of(predictor, sample) for name, sample in samples.items()}
 
 
 def _possible(predictor: Predictor, sample: Sample) -> Sample:
@@ -304,10 +317,11 @@ def outputs_of(predictor: Predictor, sample: Sample) -> dict[str, Array]:
     return {"prediction": outputs.reshape(len(outputs), -1)}
 
 
-def _measured(made: Path, samples: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
+def _measured(exporter: Exporter, made: Path, samples: Mapping[str, Mapping[str, Array]]) -> dict[str, Array]:
     """Return the outputs of an artifact in batches of several sizes, from a process of its own, and times.
 
     Args:
+        exporter: Its exporter.
         made: The artifact.
         samples: The inputs of each sample.
 
@@ -321,12 +335,12 @@ def _measured(made: Path, samples: Mapping[str, Mapping[str, Array]]) -> dict[st
     for sample, feeds in samples.items():
         rows = len(next(iter(feeds.values())))
         # The largest batch is full: rows are repeated.
-        whole = np.resize(np.arange(rows), max(rows, *BATCHES))
+        whole = np.resize(np.arange(rows), max(rows, *exporter.batches))
         columns |= {f"{sample}:{name}": _portable(value[whole]) for name, value in feeds.items()}
     with tempfile.TemporaryDirectory(prefix="trainwright-certify-") as folder:
         given, outputs = Path(folder, "inputs.npz"), Path(folder, "outputs.npz")
         with open(given, "wb") as target:
-            sizes = {"/sizes": np.array(BATCHES), "/times": np.array(TIMED)}
+            sizes = {"/sizes": np.array(exporter.batches), "/times": np.array(exporter.timed)}
             np.savez(target, allow_pickle=False, **sizes, **columns)
         script = _reader_of(made).absolute()
         command = [sys.executable, "-I", str(script), "measure", str(given), str(outputs)]
@@ -345,13 +359,17 @@ def _portable(values: Array) -> Array:
 
 
 def _differences(
-    found: Mapping[str, Array], expected: Mapping[str, Array], names: Sequence[str], tolerance: float
+    found: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    names: Sequence[str],
+    tolerance: float,
+    batches: Sequence[int],
 ) -> _Differences:
     """Compare what an artifact predicts in each size of batches with what the run predicts."""
     largest, equal = 0.0, 1.0
     means: list[float] = []
     lines: list[str] = []
-    for size in BATCHES:
+    for size in batches:
         for name, wanted in expected.items():
             given = found.get(f"{size}/{name}")
             count = min(len(wanted), 64) if size == 1 else len(wanted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from trainwright.types import DataInfo
 log = logging.getLogger("trainwright")
 
 
-def unit_of(info: DataInfo) -> Mapping[str, Any]:
+def unit_of(info: DataInfo) -> dict[str, Any]:
     """Return the unit of the outputs of a model without what is around it, and how to convert them."""
     transform, unit = info.target_transform, info.target
     if transform is not None:

@@ -36,7 +36,7 @@ def open_artifact(path: Path) -> Model:
 
 
 def cells(values: Any, kind: str) -> Any:
-    """Return an input, (rows, 1), as a column of MLflow's type `kind`; missing values are NaN, NaT or None."""
+    """Return an input, (rows, 1), as a column of a type of MLflow; missing values are NaN, NaT or None."""
     flat = values[:, 0]
     if flat.dtype.kind == "i":
         flat = flat.astype("datetime64[us]")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from trainwright.errors import InputError, TrainingError
 from trainwright.exporters.base import names_classes
@@ -21,9 +21,9 @@ class NativeExporter(PreparedExporter):
 
     summary = "a folder: a booster's own file, and how columns become features, without Trainwright"
     runtime = "trainwright.exporters.native.runtime"
-    packages = ("numpy",)
+    packages: ClassVar[Sequence[str]] = ("numpy",)
     extra = "tabular"
-    frameworks = ("catboost", "lightgbm", "xgboost")
+    frameworks: ClassVar[Sequence[str]] = ("catboost", "lightgbm", "xgboost")
 
     def write_model(self, predictor: Predictor, folder: Path) -> None:
         """Write the file, whose suffix is the library's."""
@@ -35,9 +35,9 @@ class SklearnExporter(NativeExporter):
 
     summary = "a folder: a scikit-learn Pipeline that takes data frames, without Trainwright"
     runtime = "trainwright.exporters.native.estimators"
-    packages = ("skops", "sklearn", "numpy")
+    packages: ClassVar[Sequence[str]] = ("skops", "sklearn", "numpy")
     extra = "sklearn"
-    frameworks = ("sklearn",)
+    frameworks: ClassVar[Sequence[str]] = ("sklearn",)
 
 
 class SkopsExporter(SklearnExporter):
@@ -54,9 +54,9 @@ class KerasExporter(NativeExporter):
     """An exporter of folders with a .keras file, whose outputs are predictions."""
 
     summary = "a folder: a .keras file, and how columns become features, without Trainwright"
-    packages = ("keras", "numpy")
+    packages: ClassVar[Sequence[str]] = ("keras", "numpy")
     extra = "keras"
-    frameworks = ("keras",)
+    frameworks: ClassVar[Sequence[str]] = ("keras",)
 
 
 class SavedmodelExporter(PreparedExporter):
@@ -64,9 +64,9 @@ class SavedmodelExporter(PreparedExporter):
 
     summary = "a folder: a TensorFlow SavedModel, and how columns become features, without Trainwright"
     runtime = "trainwright.exporters.native.saved_models"
-    packages = ("tensorflow", "numpy")
+    packages: ClassVar[Sequence[str]] = ("tensorflow", "numpy")
     extra = "keras"
-    frameworks = ("keras",)
+    frameworks: ClassVar[Sequence[str]] = ("keras",)
 
     def write_model(self, predictor: Predictor, folder: Path) -> None:
         """Write the folder `model`."""
@@ -85,7 +85,7 @@ class LibraryExporter(NativeExporter):
     other_suffixes = (".cbm", ".json", ".keras", ".txt")
     is_default = True
     model_alone = True
-    frameworks = ("catboost", "keras", "lightgbm", "xgboost")
+    frameworks: ClassVar[Sequence[str]] = ("catboost", "keras", "lightgbm", "xgboost")
 
     def write_model(self, predictor: Predictor, folder: Path) -> None:
         """Write the model with the suffix of the folder's name, which is that of the file to make.

@@ -173,7 +173,7 @@ class Predicting:
         return predictions_of(self.about, np.asarray(outputs_of(self.estimator, features, self.about)))
 
     def predict(self, features: Any) -> Any:
-        """Return labels (rows,), of several labels 0 or 1 (rows, labels), or values (rows,) / (rows, targets)."""
+        """Return labels (rows,), 0 or 1 for each of several (rows, labels), or values (rows[, targets])."""
         found = self._predictions(features)
         if "label" in found:
             return found["label"]

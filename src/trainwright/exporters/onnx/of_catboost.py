@@ -26,7 +26,7 @@ def add_model(graph: Graph, model: Model, info: DataInfo, features: Value) -> Va
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.json")
-        model.export(path, "json")
+        model.native.save_model(str(path), format="json")
         told = json.loads(path.read_text(encoding="utf-8"))
     floats = told["features_info"].get("float_features", [])
     scale, bias = told["scale_and_bias"]
