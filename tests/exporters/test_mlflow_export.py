@@ -56,8 +56,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """A run of customers, and its folder for MLflow."""
     folder = tmp_path_factory.mktemp("customers")
     settings = config(write_customers(folder / "customers.csv"), "lightgbm")
-    # Without `impute`, the columns that have no missing values in training take none.
-    run = trainwright.train(settings, {"data.impute": None}, runs_dir=folder / "runs", quiet=True)
+    run = trainwright.train(settings, runs_dir=folder / "runs", quiet=True)
     return run, trainwright.export(run, folder / "served", "mlflow")
 
 
@@ -117,7 +116,7 @@ def test_text_that_only_the_preparation_reads_stays_text(tmp_path: Path) -> None
     lines = [f"{i % 28 + 1:02d}/03/2026;{i},5;{'ja' if i % 2 else 'nein'};{i % 3}" for i in range(90)]
     (tmp_path / "rows.csv").write_text("when;price;open;y\n" + "\n".join(lines) + "\n")
     settings = {"data": {"path": str(tmp_path / "rows.csv"), "target": "y"}, "model": "lightgbm"}
-    overrides = ["training.max_steps=3", "training.threads=1", 'data.decimal=","']
+    overrides = ["training.max_steps=3", "training.threads=1"]
     run = trainwright.train(settings, overrides, runs_dir=tmp_path, quiet=True)
     model = mlflow.pyfunc.load_model(str(trainwright.export(run, tmp_path / "m", "mlflow")))
     types = {one.name: one.type.name for one in model.metadata.signature.inputs}

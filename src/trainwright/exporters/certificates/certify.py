@@ -26,7 +26,7 @@ from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.errors import DataError, DifferentArtifactError, InputError, TrainwrightError
 from trainwright.exporters.base import Exporter, Input, names_classes
 from trainwright.exporters.certificates import reader
-from trainwright.exporters.certificates.samples import Sample, edge_rows, real_rows
+from trainwright.exporters.certificates.samples import Sample, edge_rows, own_data, real_rows
 from trainwright.exporters.certificates.units import unit_of, warn_of_unit
 from trainwright.exporters.weights import WeightsExporter
 from trainwright.inference.predictor import Predictor
@@ -281,7 +281,8 @@ def _samples(
             for name, rows in own.items()
         }
         return samples, {name: exporter.expected(predictor, rows) for name, rows in own.items()}
-    real = real_rows(predictor.load_data(), predictor, inputs)
+    data = own_data(predictor)
+    real = None if data is None else real_rows(data, predictor, inputs)
     samples = {"edge": _possible(predictor, edge_rows(predictor, inputs))}
     samples |= {} if real is None else {"test": real}
     return samples, {name: outputs_of(predictor, sample) for name, sample in samples.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,23 @@ from trainwright.datasets.base import DataBundle
 from trainwright.datasets.tables.encoders.base import Encoder
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.datasets.tables.table import Table
+from trainwright.datasets.texts.preparation import TextPreparation
+from trainwright.errors import DataError, InputError
 from trainwright.exporters.base import Input
 from trainwright.inference.predictor import Predictor
 from trainwright.types import SPLITS, Array
 
+log = logging.getLogger("trainwright")
+
 NAT = np.iinfo(np.int64).min  # a missing time
+_TEXTS = (
+    "",
+    " ",
+    "a",
+    "A word.",
+    "\N{SNOWMAN} \N{GREEK SMALL LETTER BETA}",
+    "one word after the other " * 100,
+)
 _UNSEEN = "\N{SNOWMAN} not a category"
 _MOMENTS = ("1899-12-31T23:59:59.999999", "1970-01-01", "2000-02-29T12:30:00", "2100-03-01")
 
@@ -50,6 +63,19 @@ def _cells(values: Array, dtype: str) -> Array:
     return values.astype(np.float64)[:, None]
 
 
+def own_data(predictor: Predictor) -> DataBundle | None:
+    """Return the data of a run; None, with a warning, where they were given as objects, or cannot be read."""
+    try:
+        return predictor.load_data()
+    except (InputError, DataError) as error:
+        reason = str(error).partition("\n")[0].partition("; ")[0]
+        log.warning(
+            "the exported model is compared on made-up rows alone, as the run's data are not there: %s",
+            reason,
+        )
+        return None
+
+
 def real_rows(bundle: DataBundle, predictor: Predictor, inputs: Sequence[Input]) -> Sample | None:
     """Return rows of the test split, else of the validation or training split; None: they are not kept."""
     split = next(name for name in reversed(SPLITS) if name in bundle.splits)
@@ -58,6 +84,8 @@ def real_rows(bundle: DataBundle, predictor: Predictor, inputs: Sequence[Input])
         if table is None:
             return None
         return Sample(table, [f"row {i} of the {split} split" for i in range(len(table))])
+    if isinstance(predictor.preparation, TextPreparation) and inputs[0].dtype == "string":
+        return None  # the texts themselves are not kept
     count = min(len(bundle.splits[split]), 1000)
     batch = bundle.splits[split].take(np.arange(count, dtype=np.int64))
     rows = {one.name: batch[one.name] for one in inputs}
@@ -67,6 +95,9 @@ def real_rows(bundle: DataBundle, predictor: Predictor, inputs: Sequence[Input])
 def edge_rows(predictor: Predictor, inputs: Sequence[Input]) -> Sample:
     """Return rows that are made up: a usual one, and for each column missing, unseen and extreme values."""
     preparation = predictor.preparation
+    if isinstance(preparation, TextPreparation) and inputs[0].dtype == "string":
+        texts = {inputs[0].name: np.array(_TEXTS, dtype=object)}
+        return Sample(Table(texts, source="the edge rows", is_typed=True), list(map(repr, _TEXTS)))
     if isinstance(preparation, TabularPreparation):
         return _edges_of_columns(preparation, predictor.stored.data.ranges)
     rows = {one.name: _edges_of_arrays(one) for one in inputs}

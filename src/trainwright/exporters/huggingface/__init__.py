@@ -17,6 +17,7 @@ import numpy as np
 from trainwright.datasets.texts.preparation import TextPreparation
 from trainwright.errors import InputError
 from trainwright.exporters.base import Exporter, Input
+from trainwright.exporters.certificates.samples import own_data
 from trainwright.inference.predictor import Predictor
 from trainwright.reports.card import write_card
 from trainwright.require import require
@@ -37,13 +38,19 @@ class _FromPretrained(Exporter):
     timed: ClassVar[Sequence[int]] = (1,)
 
     @abstractmethod
-    def save(self, module: Any, path: Path) -> None:
-        """Write the folder of a model of transformers, or of peft, which may be changed."""
+    def save(self, module: Any, path: Path, source: str | None) -> None:
+        """Write the folder of a model of transformers, or of peft.
+
+        Args:
+            module: The model, which may be changed.
+            path: The folder.
+            source: The path or the name of the model that its training began with; None: random weights.
+        """
 
     def write(self, predictor: Predictor, path: Path, metadata: Mapping[str, str]) -> None:  # noqa: ARG002
         """Write the folder; see `Exporter.write`."""
         with _quiet():
-            self.save(copy.deepcopy(predictor.native), path)
+            self.save(copy.deepcopy(predictor.native), path, _source(predictor))
             _write_tokenizer(predictor, path)
         write_card(predictor.run.path, path / "README.md")
 
@@ -62,7 +69,9 @@ class _FromPretrained(Exporter):
         vocabulary = int(getattr(_base(predictor.native).config, "vocab_size", 2))
         inputs = self.inputs(predictor)
         edges = {one.name: _edges(one, vocabulary) for one in inputs}
-        splits = predictor.load_data().splits
+        if (data := own_data(predictor)) is None:
+            return {"edge": edges}
+        splits = data.splits
         split = splits[next(name for name in reversed(SPLITS) if name in splits)]
         batch = split.take(np.arange(min(len(split), _ROWS), dtype=np.int64))
         return {"edge": edges, "test": {one.name: batch[one.name] for one in inputs}}
@@ -89,7 +98,7 @@ class HuggingfaceExporter(_FromPretrained):
     summary = "a folder for transformers' from_pretrained; adapters are merged"
     packages = ("transformers", "torch")
 
-    def save(self, module: Any, path: Path) -> None:
+    def save(self, module: Any, path: Path, source: str | None) -> None:  # noqa: ARG002
         """Write the model."""
         if module is not _base(module):
             module = module.merge_and_unload()
@@ -105,8 +114,10 @@ class PeftExporter(_FromPretrained):
     holds = "adapters, tokenizer, model card"
     packages = ("peft", "transformers", "torch")
 
-    def save(self, module: Any, path: Path) -> None:
+    def save(self, module: Any, path: Path, source: str | None) -> None:
         """Write the adapters, and the configuration that their model had."""
+        for adapters in module.peft_config.values():
+            adapters.base_model_name_or_path = source
         module.save_pretrained(path, save_embedding_layers=False)  # they are not trained
         base = _base(module)
         about = {"class": type(base).__name__, "config": json.loads(base.config.to_json_string())}
@@ -121,7 +132,18 @@ class PeftExporter(_FromPretrained):
                 "--format peft needs adapters (model.lora), which this run does not have; use --format "
                 "huggingface"
             )
+        if _source(predictor) is None:
+            raise InputError(
+                "--format peft is for adapters of a model that is kept elsewhere (model.path); this one began "
+                "with random weights, so use --format huggingface"
+            )
         return inputs
+
+
+def _source(predictor: Predictor) -> str | None:
+    """Return the path or the name of the model that the training began with; None: random weights."""
+    source = predictor.config.model.params.get("path")
+    return str(Path(source).absolute()) if source is not None and Path(source).exists() else source
 
 
 def _check(predictor: Predictor) -> None:
