@@ -83,9 +83,9 @@ def test_the_signature_has_types_that_mlflow_enforces(exported: tuple[Any, Path]
         model.predict(rows)["probability_gold"], expected["probability_gold"], rtol=1e-6
     )
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"age": ["old", "young", "x"]}, "Incompatible input types for column age"),
-        ({"city": [1.5, 2.5, 3.5]}, "Incompatible input types for column city"),
-        ({"joined": [1.0, 2.0, 3.0]}, "Incompatible input types for column joined"),
+        ({"age": ["old", "young", "x"]}, "column age"),
+        ({"city": [1.5, 2.5, 3.5]}, "column city"),
+        ({"joined": [1.0, 2.0, 3.0]}, "column joined"),
     ]
     for change, said in wrong:
         with pytest.raises(mlflow.exceptions.MlflowException, match=said):
@@ -115,7 +115,8 @@ def test_text_that_only_the_preparation_reads_stays_text(tmp_path: Path) -> None
     """MLflow would take 03/04/2026 for the fourth of March."""
     lines = [f"{i % 28 + 1:02d}/03/2026;{i},5;{'ja' if i % 2 else 'nein'};{i % 3}" for i in range(90)]
     (tmp_path / "rows.csv").write_text("when;price;open;y\n" + "\n".join(lines) + "\n")
-    settings = {"data": {"path": str(tmp_path / "rows.csv"), "target": "y"}, "model": "lightgbm"}
+    data = {"path": str(tmp_path / "rows.csv"), "target": "y", "params": {"delimiter": ";"}}
+    settings = {"data": data, "model": "lightgbm"}
     overrides = ["training.max_steps=3", "training.threads=1"]
     run = trainwright.train(settings, overrides, runs_dir=tmp_path, quiet=True)
     model = mlflow.pyfunc.load_model(str(trainwright.export(run, tmp_path / "m", "mlflow")))
