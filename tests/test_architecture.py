@@ -46,6 +46,7 @@ LAYERS = (
         "datasets.texts",
         "datasets.samples",
         "stores.support",
+        "trackers.support",
     ),
     (
         "records",
@@ -88,6 +89,8 @@ SHARED = (
     "callbacks",
     "exporters.certificates",
     "exporters.prepared",
+    "exporters.weights",
+    "trackers.support",
 )  # beside adapters, and no adapters
 # The kinds that have a package of their own; strategies are part of training with torch.
 OUTER = {kind: entries for kind, entries in BUILT_IN.items() if kind != "strategy"}
@@ -96,10 +99,9 @@ NAMING_FRAMEWORKS = {
     "plugins": "the table of all adapters",
     "runs.semantics": "the table of the versions of our parts",
     "exporters.onnx": "the table of its converters",
+    "exporters.native": "the table of its libraries",
     "testing": "knows the settings that libraries have in a process",
     "runs.environment": "the names under which packages are distributed",
-    "api.results": "a form of exports is called sklearn",
-    "cli.models": "a form of exports is called sklearn",
 }
 TORCH = "frameworks/torch/step.py"
 # The files that a step passes through; the loop knows frameworks by their contract alone.

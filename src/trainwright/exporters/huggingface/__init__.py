@@ -134,8 +134,8 @@ class PeftExporter(_FromPretrained):
             )
         if _source(predictor) is None:
             raise InputError(
-                "--format peft is for adapters of a model that is kept elsewhere (model.path); this one began "
-                "with random weights, so use --format huggingface"
+                "--format peft is for adapters of a model that is kept elsewhere (model.path); this one "
+                "began with random weights, so use --format huggingface"
             )
         return inputs
 

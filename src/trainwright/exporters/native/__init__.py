@@ -12,7 +12,6 @@ from trainwright.exporters.base import names_classes
 from trainwright.exporters.prepared import PreparedExporter
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import name_of_framework
-from trainwright.require import require
 from trainwright.types import FEATURES
 
 
@@ -122,7 +121,7 @@ def write_file(predictor: Predictor, folder: Path, suffix: str | None = None) ->
         "catboost": lambda predictor, path, form: predictor.native.save_model(str(path), format=form),
         "keras": lambda predictor, path, _: predicting(predictor).save(path),
         "lightgbm": lambda predictor, path, _: predictor.native.save_model(str(path)),
-        "sklearn": lambda predictor, path, _: require("skops.io", "sklearn").dump(predictor.native, path),
+        "sklearn": lambda predictor, path, _: import_module("skops.io").dump(predictor.native, path),
         "xgboost": lambda predictor, path, form: path.write_bytes(_trained(predictor).serialized(form)),
     }
     framework = name_of_framework(predictor.framework)

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import skops.io
+from sklearn import utils
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
 from trainwright.exporters.certificates.columns import About, features_of, open_prepared, predictions_of
 from trainwright.exporters.certificates.reader import Arrays, Model, column, main
@@ -46,11 +47,21 @@ def open_model(folder: Path, about: About) -> Callable[[Arrays], Any]:
 def open_estimator(folder: Path) -> Any:
     """Return the estimator, if it is of types that belong to scikit-learn alone."""
     file = folder / "model.skops"
-    types = skops.io.get_untrusted_types(file=file)
+    skops = import_skops()
+    types = skops.get_untrusted_types(file=file)
     strange = [name for name in types if not is_harmless(name)]
     if strange:
         sys.exit(f"{file.name} names types that are not scikit-learn's, so it is not opened: {strange}")
-    return skops.io.load(file, trusted=types)
+    return skops.load(file, trusted=types)
+
+
+def import_skops() -> Any:
+    """Import and return `skops.io`, which would import all of scikit-learn first, for seconds."""
+    all_estimators, utils.all_estimators = utils.all_estimators, list
+    try:
+        return importlib.import_module("skops.io")
+    finally:
+        utils.all_estimators = all_estimators
 
 
 def is_harmless(name: str) -> bool:
@@ -108,14 +119,12 @@ def open_pipeline(folder: str | Path) -> Any:
     folder = Path(folder)
     about = json.loads((folder / "columns.json").read_text(encoding="utf-8"))
     inputs = json.loads((folder / "certificate.json").read_text(encoding="utf-8"))["inputs"]
-    steps = [
-        ("preparation", Preparation(about, inputs)),
-        ("model", Predicting(open_estimator(folder), about)),
-    ]
-    return Pipeline(steps)
+    kind = Regressor if about["gives"] == "values" else Classifier
+    model = kind(open_estimator(folder), about)
+    return Pipeline([("preparation", Preparation(about, inputs)), ("model", model)])
 
 
-class Preparation:
+class Preparation(BaseEstimator):  # type: ignore[misc]
     """The step from a data frame to features."""
 
     def __init__(self, about: About, inputs: Any) -> None:
@@ -125,6 +134,9 @@ class Preparation:
     def fit(self, rows: Any, target: Any = None) -> Any:  # noqa: ARG002
         """Refuse: it was fitted to the training rows."""
         raise TypeError("this pipeline is fitted already: train another run to fit it to other rows")
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True
 
     def transform(self, rows: Any) -> Any:
         """Return the features, (rows, features)."""
@@ -150,7 +162,7 @@ def text_of(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-class Predicting:
+class Predicting(BaseEstimator):  # type: ignore[misc]
     """The step from features to labels or values; `estimator` is scikit-learn's own."""
 
     def __init__(self, estimator: Any, about: About) -> None:
@@ -185,6 +197,14 @@ class Predicting:
     def predict_proba(self, features: Any) -> Any:
         """Return probabilities, (rows, classes)."""
         return self._predictions(features)["probabilities"]
+
+
+class Classifier(ClassifierMixin, Predicting):  # type: ignore[misc]
+    """A model of classes, or of several labels."""
+
+
+class Regressor(RegressorMixin, Predicting):  # type: ignore[misc]
+    """A model of values."""
 
 
 if __name__ == "__main__":
