@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from trainwright.datasets.tables.preparation import TabularPreparation
+from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.errors import InputError
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import adapter, names, task_for
@@ -66,6 +67,9 @@ def inputs_of(predictor: Predictor) -> Sequence[Input]:
             )
             for column in preparation.columns
         ]
+    if isinstance(preparation, RawPreparation):
+        columns = zip(preparation.feature_names, preparation.dtypes, strict=True)
+        return [Input(name, _dtype_of(dtype), (1,), dtype) for name, dtype in columns]
     if preparation is not None:
         raise InputError(
             f"run {predictor.run.id}: this format takes models of tables and of arrays; export with "
@@ -75,6 +79,13 @@ def inputs_of(predictor: Predictor) -> Sequence[Input]:
         Input(name, spec.dtype, spec.shape, f"an array of {spec.dtype}")
         for name, spec in predictor.info.inputs.items()
     ]
+
+
+def _dtype_of(dtype: str) -> str:
+    """Return the dtype of an input for a column of a data frame."""
+    if dtype.startswith("datetime"):
+        return "int64"
+    return "float64" if dtype.lower().startswith(("int", "uint", "float", "bool")) else "string"
 
 
 class Exporter(ABC):

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from trainwright.datasets.base import DataBundle
+from trainwright.datasets.samples.arrays import is_frame
 from trainwright.datasets.tables.encoders.base import Encoder
 from trainwright.datasets.tables.preparation import TabularPreparation
+from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.datasets.tables.table import Table
 from trainwright.datasets.texts.preparation import TextPreparation
 from trainwright.errors import DataError, InputError
 from trainwright.exporters.base import Input
 from trainwright.inference.predictor import Predictor
-from trainwright.types import SPLITS, Array
+from trainwright.types import FEATURES, SPLITS, Array, SplitName
 
 log = logging.getLogger("trainwright")
 
@@ -49,6 +51,8 @@ class Sample:
 
     def feeds(self, inputs: Sequence[Input]) -> dict[str, Array]:
         """Return the inputs of an artifact: columns (rows, 1), or arrays (rows, ...)."""
+        if is_frame(self.rows):
+            return {one.name: _cells(self.rows[one.name].to_numpy(), one.dtype) for one in inputs}
         if not isinstance(self.rows, Table):
             return {one.name: np.asarray(self.rows[one.name]) for one in inputs}
         return {one.name: _cells(self.rows.columns[one.name], one.dtype) for one in inputs}
@@ -57,7 +61,8 @@ class Sample:
 def _cells(values: Array, dtype: str) -> Array:
     """Return a column as an input, (rows, 1)."""
     if dtype == "string":
-        return np.array([["" if one is None else str(one)] for one in values.tolist()], dtype=object)
+        texts = ["" if one is None or one != one else str(one) for one in values.tolist()]
+        return np.array(texts, dtype=object)[:, None]
     if dtype == "int64":
         return values.astype("datetime64[us]").astype(np.int64)[:, None]
     return values.astype(np.float64)[:, None]
@@ -84,6 +89,8 @@ def real_rows(bundle: DataBundle, predictor: Predictor, inputs: Sequence[Input])
         if table is None:
             return None
         return Sample(table, [f"row {i} of the {split} split" for i in range(len(table))])
+    if isinstance(predictor.preparation, RawPreparation):
+        return _rows_of_frame(bundle, split)
     if isinstance(predictor.preparation, TextPreparation) and inputs[0].dtype == "string":
         return None  # the texts themselves are not kept
     count = min(len(bundle.splits[split]), 1000)
@@ -92,12 +99,26 @@ def real_rows(bundle: DataBundle, predictor: Predictor, inputs: Sequence[Input])
     return Sample(rows, [f"row {i} of the {split} split" for i in range(count)])
 
 
+def _rows_of_frame(bundle: DataBundle, split: SplitName) -> Sample:
+    """Return the first rows of a split as a data frame, which a pipeline gets."""
+    rows = bundle.splits[split].take(np.arange(min(len(bundle.splits[split]), 100), dtype=np.int64))
+    frame = rows[FEATURES]
+    return Sample(frame, [f"row {i} of the {split} split" for i in range(len(frame))])
+
+
 def edge_rows(predictor: Predictor, inputs: Sequence[Input]) -> Sample:
     """Return rows that are made up: a usual one, and for each column missing, unseen and extreme values."""
     preparation = predictor.preparation
     if isinstance(preparation, TextPreparation) and inputs[0].dtype == "string":
         texts = {inputs[0].name: np.array(_TEXTS, dtype=object)}
         return Sample(Table(texts, source="the edge rows", is_typed=True), list(map(repr, _TEXTS)))
+    if isinstance(preparation, RawPreparation):
+        if (data := own_data(predictor)) is None:
+            raise InputError(
+                f"run {predictor.run.id} prepares its columns itself, so that its own rows are needed to compare "
+                "what is exported; give them again"
+            )
+        return _rows_of_frame(data, "train")
     if isinstance(preparation, TabularPreparation):
         return _edges_of_columns(preparation, predictor.stored.data.ranges)
     rows = {one.name: _edges_of_arrays(one) for one in inputs}

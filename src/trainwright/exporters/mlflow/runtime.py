@@ -42,6 +42,8 @@ def cells(values: Any, kind: str) -> Any:
         flat = flat.astype("datetime64[us]")
     if kind in ("double", "datetime"):
         return flat
+    if kind == "long":
+        return flat.astype(np.int64)
     if kind == "boolean":
         return pd.Series([None if np.isnan(one) else bool(one) for one in flat], dtype=object)
     return pd.Series([None if pd.isna(one) or one == "" else one for one in flat.tolist()], dtype=object)

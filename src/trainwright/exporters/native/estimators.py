@@ -41,7 +41,23 @@ def open_artifact(path: Path) -> Model:
 def open_model(folder: Path, about: About) -> Callable[[Arrays], Any]:
     """Return a function from features, (rows, features), to the model's outputs."""
     estimator = open_estimator(folder)
-    return lambda feeds: outputs_of(estimator, feeds["features"], about)
+
+    def predict(feeds: Arrays) -> Any:
+        return outputs_of(estimator, feeds["features"] if "features" in feeds else frame_of(feeds), about)
+
+    return predict
+
+
+def frame_of(feeds: Arrays) -> Any:
+    """Return raw columns, (rows, 1) by name, as a data frame for a pipeline; times are int64."""
+    import pandas as pd
+
+    columns = {}
+    for name, values in feeds.items():
+        flat = np.asarray(values)[:, 0]
+        flat = flat.astype("datetime64[us]") if flat.dtype.kind == "i" else flat
+        columns[name] = pd.Series(flat).replace("", np.nan) if flat.dtype.kind == "O" else flat
+    return pd.DataFrame(columns)
 
 
 def open_estimator(folder: Path) -> Any:
@@ -76,7 +92,7 @@ def is_harmless(name: str) -> bool:
 
 def outputs_of(estimator: Any, features: Any, about: About) -> Any:
     """Return probabilities (rows, classes) or values (rows,) / (rows, targets), float64."""
-    features = features.reshape(len(features), -1)
+    features = features if hasattr(features, "iloc") else features.reshape(len(features), -1)
     if about["gives"] == "values":
         return np.asarray(estimator.predict(features), dtype=np.float64)
     if about["gives"] == "classes":
@@ -141,7 +157,7 @@ class Preparation(BaseEstimator):  # type: ignore[misc]
     def transform(self, rows: Any) -> Any:
         """Return the features, (rows, features)."""
         if self.about["columns"] is None:
-            return np.asarray(rows)
+            return rows
         return features_of(
             self.about, {one["name"]: frame_column(one, rows[one["name"]]) for one in self.inputs}
         )

@@ -29,6 +29,7 @@ from trainwright import plugins
 from trainwright.config.emit import emit
 from trainwright.datasets.tables.encoders.base import Encoder
 from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation, from_json
+from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.datasets.tables.typed import ColumnKind
 from trainwright.datasets.texts.preparation import TextPreparation
 from trainwright.errors import CheckpointError, DataError, InputError
@@ -143,6 +144,9 @@ def _inputs(info: DataInfo, preparation: AnyPreparation | None) -> list[Json]:
             }
             for column in preparation.columns
         ]
+    if isinstance(preparation, RawPreparation):
+        columns = zip(preparation.feature_names, preparation.dtypes, strict=True)
+        return [{"type": _type_of_frame(dtype), "name": name, "required": True} for name, dtype in columns]
     if isinstance(preparation, TextPreparation):
         words = {"type": "array", "items": {"type": "string"}}
         kind = words if preparation.of_words else {"type": "string"}
@@ -167,6 +171,12 @@ def _type_of(column: Encoder, kind: ColumnKind | None) -> str:
     if column.reads == "time":
         return "datetime"
     return "boolean" if kind is not None and kind.kind == "boolean" else "double"
+
+
+def _type_of_frame(dtype: str) -> str:
+    """Return MLflow's type of a column of a data frame."""
+    kinds = {"int": "long", "uint": "long", "float": "double", "bool": "boolean", "datetime": "datetime"}
+    return next((kind for name, kind in kinds.items() if dtype.lower().startswith(name)), "string")
 
 
 def _outputs(info: DataInfo) -> list[Json]:
