@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +62,10 @@ class Sample:
 def _cells(values: Array, dtype: str) -> Array:
     """Return a column as an input, (rows, 1)."""
     if dtype == "string":
-        texts = ["" if one is None or one != one else str(one) for one in values.tolist()]
+        cells = values.tolist()
+        texts = [
+            "" if one is None or (isinstance(one, float) and math.isnan(one)) else str(one) for one in cells
+        ]
         return np.array(texts, dtype=object)[:, None]
     if dtype == "int64":
         return values.astype("datetime64[us]").astype(np.int64)[:, None]
@@ -115,8 +119,8 @@ def edge_rows(predictor: Predictor, inputs: Sequence[Input]) -> Sample:
     if isinstance(preparation, RawPreparation):
         if (data := own_data(predictor)) is None:
             raise InputError(
-                f"run {predictor.run.id} prepares its columns itself, so that its own rows are needed to compare "
-                "what is exported; give them again"
+                f"run {predictor.run.id} prepares its columns itself, so that its own rows are needed to "
+                "compare what is exported"
             )
         return _rows_of_frame(data, "train")
     if isinstance(preparation, TabularPreparation):
