@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trainwright.datasets.images.preparation import ImagePreparation
 from trainwright.datasets.texts.preparation import TextPreparation
 from trainwright.errors import InputError
 from trainwright.exporters.base import Exporter, Input, inputs_of
@@ -24,6 +25,7 @@ class MlflowExporter(Exporter):
     packages = ("mlflow", "pandas", "numpy")
     extra = "mlflow"
     frameworks = ()
+    executes_code = True  # MLmodel names the module that loads the model
 
     def write(self, predictor: Predictor, path: Path, metadata: Mapping[str, str]) -> None:
         """Write the folder; see `Exporter.write`."""
@@ -40,6 +42,11 @@ class MlflowExporter(Exporter):
             raise InputError(f"the predictions of {task.name} need targets, so that rows alone have none")
         if isinstance(preparation, TextPreparation) and not preparation.of_words:
             return [Input(preparation.column, "string", (1,), "text")]
+        if isinstance(preparation, ImagePreparation | TextPreparation):
+            raise InputError(
+                f"run {predictor.run.id} predicts {preparation.noun}, for which an MLflow folder has no "
+                "certificate yet; have the run logged instead: tracking: [mlflow]"
+            )
         return inputs_of(predictor)
 
     def steps(self, path: Path, feeds: Mapping[str, Array]) -> Mapping[str, Array]:  # noqa: ARG002
