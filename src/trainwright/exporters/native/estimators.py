@@ -56,7 +56,9 @@ def frame_of(feeds: Arrays) -> Any:
     for name, values in feeds.items():
         flat = np.asarray(values)[:, 0]
         flat = flat.astype("datetime64[us]") if flat.dtype.kind == "i" else flat
-        columns[name] = pd.Series(flat).replace("", np.nan) if flat.dtype.kind == "O" else flat
+        if flat.dtype.kind == "O":
+            flat = pd.Series([np.nan if one == "" else one for one in flat], dtype=object)
+        columns[name] = flat
     return pd.DataFrame(columns)
 
 
