@@ -91,6 +91,7 @@ SHARED = (
     "exporters.prepared",
     "exporters.weights",
     "trackers.support",
+    "exporters.programs",
 )  # beside adapters, and no adapters
 # The kinds that have a package of their own; strategies are part of training with torch.
 OUTER = {kind: entries for kind, entries in BUILT_IN.items() if kind != "strategy"}
@@ -100,6 +101,9 @@ NAMING_FRAMEWORKS = {
     "runs.semantics": "the table of the versions of our parts",
     "exporters.onnx": "the table of its converters",
     "exporters.native": "the table of its libraries",
+    "exporters.pt2": "a format of one framework",
+    "exporters.aoti": "a format of one framework",
+    "exporters.torchscript": "a format of one framework",
     "testing": "knows the settings that libraries have in a process",
     "runs.environment": "the names under which packages are distributed",
 }

@@ -139,6 +139,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "tensorboard": BuiltIn("trainwright.trackers.tensorboard:TensorboardTracker", "tensorboard"),
     },
     "exporter": {
+        "aoti": BuiltIn("trainwright.exporters.aoti:AotiExporter", "torch"),
         "huggingface": BuiltIn("trainwright.exporters.huggingface:HuggingfaceExporter", "huggingface"),
         "keras": BuiltIn("trainwright.exporters.native:KerasExporter"),
         "library": BuiltIn("trainwright.exporters.native:LibraryExporter"),
@@ -146,11 +147,13 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "native": BuiltIn("trainwright.exporters.native:NativeExporter"),
         "onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx"),
         "peft": BuiltIn("trainwright.exporters.huggingface:PeftExporter", "huggingface"),
+        "pt2": BuiltIn("trainwright.exporters.pt2:Pt2Exporter", "torch"),
         "safetensors": BuiltIn("trainwright.exporters.safetensors:SafetensorsExporter"),
         "safetensors-bf16": BuiltIn("trainwright.exporters.safetensors:Bfloat16Exporter"),
         "savedmodel": BuiltIn("trainwright.exporters.native:SavedmodelExporter"),
         "sklearn": BuiltIn("trainwright.exporters.native:SklearnExporter"),
         "skops": BuiltIn("trainwright.exporters.native:SkopsExporter"),
+        "torchscript": BuiltIn("trainwright.exporters.torchscript:TorchscriptExporter", "torch"),
     },
     "sampler": {
         "cmaes": BuiltIn("trainwright.samplers.optuna:CmaEsSampler", "tuning"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from trainwright.exporters.base import Exporter
 from trainwright.exporters.weights import WeightsExporter
 from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.plugins import adapter, adapters, names
+from trainwright.records.artifact import ArtifactDir, record_export
+from trainwright.records.certificate import Certificate
 from trainwright.records.listing import has_model
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.lookup import RunName, find
@@ -60,6 +63,10 @@ def export(
         DifferentArtifactError: The exported model predicts something else than the run; it is not written.
     """
     path, found = usable_path(path), find(run, runs_dir, has_model)
+    if isinstance(found, ArtifactDir):
+        raise InputError(
+            f"{found.path} is an exported model already; export its run, {found.certificate.run['id']}"
+        )
     refuse_foreign_run(found, "export")
     chosen = choose(path, form, framework_of_run(found))
     exporter: type[Exporter] = adapter("exporter", chosen)
@@ -68,25 +75,35 @@ def export(
             raise InputError(
                 f"tolerance is for formats that predict; {chosen} holds weights, which are exact"
             )
-        _export_weights(found, path, chosen, max_shard_size, licence)
+        made = _export_weights(found, path, chosen, max_shard_size, licence)
+        _record(found, path, made)
         return path
     if max_shard_size is not None:
         raise InputError("max_shard_size is for models of PyTorch, in the format safetensors")
     from trainwright.exporters.certificates.certify import export_certified
 
     predictor = load_for(found, "export", model, trust=trust, pinned=True)
-    export_certified(predictor, path, chosen, tolerance=tolerance, licence=licence)
+    made = export_certified(predictor, path, chosen, tolerance=tolerance, licence=licence)
+    _record(found, path, made)
     return path
 
 
-def _export_weights(found: RunDir, path: Path, form: str, most: int | None, licence: str | None) -> None:
+def _record(run: RunDir, path: Path, made: Certificate) -> None:
+    """Note an export in its run, which may lie where nothing can be written."""
+    with contextlib.suppress(OSError):
+        record_export(run, path, made)
+
+
+def _export_weights(
+    found: RunDir, path: Path, form: str, most: int | None, licence: str | None
+) -> Certificate:
     """Write the weights of a run, whose model is not made."""
     from trainwright.exporters.certificates.tensors import export_weights
     from trainwright.runs.run_config import read_config
     from trainwright.runs.weights import stored_model
 
     config = read_config(found, checked=False).config
-    export_weights(found, config, stored_model(found), path, form, most=most, licence=licence)
+    return export_weights(found, config, stored_model(found), path, form, most=most, licence=licence)
 
 
 def framework_of_run(run: RunDir) -> str | None:

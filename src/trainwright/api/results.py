@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from trainwright.config import Overrides
 from trainwright.errors import CheckpointError, InputError
 from trainwright.integrations.foreign import refuse_foreign_run
+from trainwright.records.artifact import ArtifactDir
 from trainwright.records.listing import has_model
 from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import passed_objects, require_objects
@@ -81,12 +82,24 @@ def load_for(
     """
     from trainwright.runs.predictor import open_predictor
 
+    if isinstance(run, ArtifactDir):
+        return _opened_artifact(run, trust=trust, members=members)
     refuse_foreign_run(run, verb)
     require_objects(run, verb, model=model, **data)
     with working_for(run, trust=trust):
         predictor = open_predictor(run, model, pinned=pinned, members=members)
     _warn_of_changes(run)
     return predictor
+
+
+def _opened_artifact(artifact: ArtifactDir, *, trust: bool, members: Members) -> Predictor:
+    from trainwright.exporters.opened import open_artifact
+
+    if members.world.size > 1:
+        raise InputError(
+            f"{artifact.path} is an exported model, which one process opens: leave out distributed"
+        )
+    return open_artifact(artifact, trust=trust)
 
 
 def changed_code(run: RunDir) -> dict[str, Path]:

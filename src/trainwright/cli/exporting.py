@@ -93,7 +93,8 @@ def export(
 
 def _show_certificate(made: Path, as_json: bool) -> None:
     """Say what the certificate of an exported model says."""
-    from trainwright.exporters.certificates.certify import certificate_of, read_certificate
+    from trainwright.exporters.certificates.certify import reader_of
+    from trainwright.records.artifact import certificate_of, read_certificate
 
     known = read_certificate(made)
     compared, latency = known.compared, known.latency_seconds
@@ -112,7 +113,6 @@ def _show_certificate(made: Path, as_json: bool) -> None:
         times = [f"{seconds * 1e3:.3g} ms for {n} rows" for n, seconds in latency.items() if n.isdigit()]
         lines.append(f"a call takes {', '.join(times)}".replace(" 1 rows", " 1 row"))
     lines += [f"certificate: {certificate_of(made)}", f"verify it: trainwright certificate verify {made}"]
-    script = made / "reader.py" if made.is_dir() else made.with_name(f"{made.name}.reader.py")
-    if script.exists():
-        lines[-1] = f"verify it anywhere: python {script} verify"
+    if reader_of(made).exists():
+        lines[-1] = f"verify it anywhere: python {reader_of(made)} verify"
     show({"path": str(made), "format": known.format, "certificate": known.to_json()}, lines, as_json)

@@ -101,8 +101,8 @@ class Exporter(ABC):
     packages: ClassVar[Sequence[str]] = ()  # that the runtime imports
     extra: ClassVar[str]  # of ours, which brings them
     frameworks: ClassVar[Sequence[str]]  # whose models it takes; empty: those of all
+    executes_code: ClassVar[bool] = False  # where opening an artifact executes code that it holds
     successor: ClassVar[str] = ""  # of a legacy format: the one that took its place
-    executes_code: ClassVar[bool] = False  # opening an artifact executes code in it
     batches: ClassVar[Sequence[int]] = (1, 7, 1000)  # rows that are predicted together to compare it
     timed: ClassVar[Sequence[int]] = (1, 64)  # rows of a call that is timed
 

@@ -27,7 +27,7 @@ from trainwright.evaluation.metrics import (
     explained_metric,
     wanted_metrics,
 )
-from trainwright.frameworks.base import Framework, ModelInputs
+from trainwright.frameworks.base import Framework, Model, ModelInputs
 from trainwright.inference import texts
 from trainwright.inference.bad_rows import (
     Failures,
@@ -99,7 +99,7 @@ class Predictor:
         self._load_data, self._folder = load_data, folder
         self._residuals: Residuals | None = None  # of the validation rows, once they are asked for
         with understanding(stored.data_file):
-            self._preparation = from_json(stored.data.preparation) if stored.data.preparation else None
+            self._preparation = self._prepared(stored)
             self._tokenizer = (
                 self._preparation.tokenizer
                 if isinstance(self._preparation, TextPreparation)
@@ -107,12 +107,20 @@ class Predictor:
             )
             self._task = task_for(self.info)
         with _LOADING, preserved_global_random():
-            self.trained_model = framework.load(inputs, stored.folder)
+            self.trained_model = self._loaded(inputs)
         self.model = in_original_units(self.trained_model, self.info)  # as the user sees it
         self._rows = InputRows(
             self.config.data, self.info, self._preparation, self._tokenizer, self.model.input_names
         )
         self.files = InputFiles(run.id, self.config, self._rows, stored.data.tokenizer)
+
+    def _prepared(self, stored: StoredModel) -> AnyPreparation | None:
+        """Return the preparation of raw rows; None where the data set brought features."""
+        return from_json(stored.data.preparation) if stored.data.preparation else None
+
+    def _loaded(self, inputs: ModelInputs) -> Model:
+        """Return the model, on the scale that it was trained on."""
+        return self._framework.load(inputs, self.stored.folder)
 
     def __repr__(self) -> str:
         kind = self.config.model.type if self.model_object is None else type(self.model_object).__name__

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from trainwright.records.document import Record
 
 
@@ -24,6 +26,8 @@ class Certificate(Record):
         tolerance: The largest difference that is allowed, beside a value's size where that is above 1.
         compared: Rows, the largest and mean difference, the share of equal labels, and the sizes of batches.
         latency_seconds: The median time of a call, by the number of rows.
+        data: The description of the data, as a run keeps it: how rows are read, and what outputs mean.
+        config: The config of the run without trackers and secrets, for its metrics and the options of files.
         edge_rows: Rows that were made up: their names, inputs and outputs.
         test_rows: Keys of real rows, and the outputs for them; the rows themselves are not kept.
     """
@@ -41,5 +45,7 @@ class Certificate(Record):
     tolerance: float
     compared: dict[str, Any]
     latency_seconds: dict[str, float]
+    data: dict[str, Any] = Field(default_factory=dict)
+    config: dict[str, Any] = Field(default_factory=dict)
     edge_rows: dict[str, Any]
     test_rows: dict[str, Any]

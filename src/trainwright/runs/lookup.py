@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 from trainwright.config import Overrides, Resolved
 from trainwright.config.schema import PLACEMENT
 from trainwright.errors import InputError, RunLockedError, TrainwrightError
-from trainwright.records.listing import all_runs, find_run, runs_folder
+from trainwright.records.artifact import ArtifactDir, is_artifact, is_recorded, read_certificate
+from trainwright.records.listing import all_runs, find_run, has_model, runs_folder
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import UNFINISHED
 from trainwright.redact import redacted_value
 from trainwright.runs.run import Run
 from trainwright.runs.run_config import read_config
+from trainwright.storage.ownership import is_own
 
 log = logging.getLogger("trainwright")
 RunName = Run | Path | str
@@ -23,14 +26,35 @@ _LENGTH = ("training.epochs", "training.max_steps")
 
 
 def find(run: RunName, runs_dir: Path | str | None, fits: Callable[[RunDir], bool] | None = None) -> RunDir:
-    """Return the directory of the run that a user names; see `find_run`.
+    """Return the directory of the run that a user names; see `find_run`. An exported model has one, too.
 
     Raises:
+        InputError: An exported model is named where a run is needed.
         OtherFormatError: Another version of Trainwright wrote the run.
     """
+    if not isinstance(run, Run) and is_artifact(path := Path(str(run))):
+        return _artifact(path, runs_dir, fits)
     found = RunDir(run.path) if isinstance(run, Run) else find_run(str(run), runs_folder(runs_dir), fits=fits)
     found.check_format()
     return found
+
+
+def _artifact(path: Path, runs_dir: Path | str | None, fits: Callable[[RunDir], bool] | None) -> ArtifactDir:
+    """Return the exported model at a path, for what needs a model alone.
+
+    Raises:
+        InputError: What is asked for needs a run.
+    """
+    known = read_certificate(path)
+    if fits is not has_model:
+        raise InputError(
+            f"{path} is an exported model, and no run: predict, evaluate, runs compare and certificate "
+            f"verify take it; it came from run {known.run['id']}"
+        )
+    folder = runs_folder(runs_dir)
+    runs = [RunDir(folder) for folder in folder.glob(f"*/{glob.escape(known.run['id'])}")]
+    is_own_run = any(is_own(run.path) and is_recorded(run, path) for run in runs)
+    return ArtifactDir(path, known, is_own=is_own_run)
 
 
 def find_unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:

@@ -75,7 +75,7 @@ def write_portable(run: RunDir, weights: Path, target: Path) -> Path:
             f"{manifest.objects_in_words(['model'])}, which no file holds; name it by its import path"
         )
     target.mkdir()
-    config = _config(run).encode()
+    config = emit(portable_config(run)).encode()
     data = read_regular(run.path / manifest.data_file)
     (target / "config.yaml").write_bytes(config)
     (target / DataDescription.FILE).write_bytes(data)
@@ -125,14 +125,14 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def _config(run: RunDir) -> str:
+def portable_config(run: RunDir) -> dict[str, Any]:
     """Return the config without trackers, secrets and variables."""
     from ruamel.yaml import YAML
 
     text = read_regular(run.checked_config_file()).decode()
     values: dict[str, Any] = YAML(typ="safe", pure=True).load(redacted(text))
     kept = {key: _without_variables(value) if key == "data" else value for key, value in values.items()}
-    return emit(kept | {"tracking": []})
+    return kept | {"tracking": []}
 
 
 def _without_variables(value: Any) -> Any:

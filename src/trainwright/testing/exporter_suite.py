@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,7 @@ import pytest
 from trainwright import api
 from trainwright.errors import DifferentArtifactError, InputError
 from trainwright.exporters.base import Exporter
-from trainwright.exporters.certificates.certify import certificate_of, read_certificate
+from trainwright.records.artifact import certificate_of, read_certificate
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.run import Run
 
@@ -89,22 +90,37 @@ class ExporterSuite:
 
         return run
 
+    @pytest.fixture(scope="class")
+    def artifact_of(self, run_of: Callable[[str], Run], folder: Path) -> Callable[[str, Path], Path]:
+        """Return a function to a copy of a model's artifact in a folder; it is exported once."""
+        kept = folder / "artifacts"
+
+        def artifact(name: str, into: Path) -> Path:
+            if not (kept / name).is_dir():
+                (kept / name).mkdir(parents=True)
+                self.exported(run_of(name), kept / name, licence="MIT")
+            return shutil.copytree(kept / name, into, dirs_exist_ok=True) / f"model{self.exporter.suffix}"
+
+        return artifact
+
     def exported(self, run: Run, folder: Path, **options: Any) -> Path:
         """Export a run, and return the path of the artifact."""
         path = folder / f"model{self.exporter.suffix}"
         return api.export(run, path, self.form, **options)
 
     def test_predicts_what_the_run_predicts(
-        self, run_of: Callable[[str], Run], tmp_path: Path, subtests: pytest.Subtests
+        self,
+        run_of: Callable[[str], Run],
+        artifact_of: Callable[[str, Path], Path],
+        tmp_path: Path,
+        subtests: pytest.Subtests,
     ) -> None:
         """The reader needs the runtime alone: another Python process, in which ours cannot be imported."""
         if not self.takes_rows:
             pytest.skip("the artifact takes no rows")
         for name in self.models:
             with subtests.test(model=name):
-                run, folder = run_of(name), tmp_path / name
-                folder.mkdir()
-                path = self.exported(run, folder)
+                run, path = run_of(name), artifact_of(name, tmp_path / name)
                 own = api.predict(run, "rows.csv")
                 found = self.read(path, "predict", "rows.csv").splitlines()
                 assert found[0].split(",") == list(own.columns)
@@ -128,9 +144,11 @@ class ExporterSuite:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def test_the_certificate(self, run_of: Callable[[str], Run], tmp_path: Path) -> None:
-        run = run_of(next(iter(self.models)))
-        path = self.exported(run, tmp_path, licence="MIT")
+    def test_the_certificate(
+        self, run_of: Callable[[str], Run], artifact_of: Callable[[str, Path], Path], tmp_path: Path
+    ) -> None:
+        first = next(iter(self.models))
+        run, path = run_of(first), artifact_of(first, tmp_path)
         known = read_certificate(path)
         assert known.run["id"] == run.id
         best = (RunDir(run.path).result() or pytest.fail("no result")).best
@@ -149,9 +167,11 @@ class ExporterSuite:
         assert 0 < known.latency_seconds["1"] < 1
         assert "24 rows of rows.csv" in api.verify_certificate(path, "rows.csv")
 
-    def test_a_damaged_artifact_is_found(self, run_of: Callable[[str], Run], tmp_path: Path) -> None:
+    def test_a_damaged_artifact_is_found(
+        self, artifact_of: Callable[[str, Path], Path], tmp_path: Path
+    ) -> None:
         """Also where its SHA-256 is made to fit."""
-        path = self.exported(run_of(next(iter(self.models))), tmp_path)
+        path = artifact_of(next(iter(self.models)), tmp_path)
         self.damage(path)
         with pytest.raises(DifferentArtifactError, match="its SHA-256 is not the certified one"):
             api.verify_certificate(path)

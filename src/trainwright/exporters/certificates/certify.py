@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.tables.preparation import TabularPreparation
@@ -32,10 +31,10 @@ from trainwright.exporters.weights import WeightsExporter
 from trainwright.inference.predictor import Predictor
 from trainwright.inference.whole_files import write_whole
 from trainwright.plugins import adapter, name_of_framework, task_for
+from trainwright.records.artifact import certificate_of, read_certificate
 from trainwright.records.certificate import Certificate
 from trainwright.records.run_dir import RunDir
-from trainwright.safe_files import read_regular
-from trainwright.storage.portable import weights_digest
+from trainwright.storage.portable import portable_config, weights_digest
 from trainwright.types import Array, DataInfo
 from trainwright.version import VERSION
 
@@ -79,13 +78,20 @@ def export_certified(
         made = Path(folder, path.name)
         about = origin_of(predictor.run, predictor.config, predictor.info, predictor.stored.folder)
         exporter.write(predictor, made, {"run": json.dumps(about)})
-        script = _reader_of(made)
+        script = reader_of(made)
         script.write_text(reader_source(exporter.runtime), encoding="utf-8")
         certificate = _certified(
             exporter, predictor, made, inputs, TOLERANCE if tolerance is None else tolerance
         )
         certificate = certificate.model_copy(
-            update={"format": form, "run": about, "licence": licence, "versions": _versions(exporter)}
+            update={
+                "format": form,
+                "run": about,
+                "licence": licence,
+                "versions": _versions(exporter),
+                "data": predictor.stored.data.to_json(),
+                "config": portable_config(predictor.run),
+            }
         )
         if exporter.model_alone:
             made, certificate = _alone(predictor, made, certificate)
@@ -108,7 +114,7 @@ def _alone(predictor: Predictor, made: Path, certificate: Certificate) -> tuple[
         for name, spec in predictor.info.inputs.items()
     ]
     alone = {"inputs": inputs, "outputs": [unit_of(predictor.info)], "files": files_of(file)}
-    return file, certificate.model_copy(update=alone | {"edge_rows": {}, "test_rows": {}})
+    return file, certificate.model_copy(update=alone | {"edge_rows": {}, "test_rows": {}, "data": {}})
 
 
 def verify(path: Path, rows: Path | None = None) -> str:
@@ -162,29 +168,8 @@ def _verified_alone(exporter: Exporter, path: Path, certificate: Certificate, ro
     return f"{path.name} is as certified: {said}"
 
 
-def read_certificate(path: Path) -> Certificate:
-    """Return the certificate of an artifact.
-
-    Raises:
-        InputError: There is none, or it is damaged.
-    """
-    file = certificate_of(path)
-    if not path.exists():
-        raise InputError(f"{path}: there is no such file")
-    try:
-        return Certificate.model_validate_json(read_regular(file))
-    except FileNotFoundError:
-        raise InputError(f"{path} has no certificate: there is no {file.name} with it") from None
-    except ValidationError as error:
-        raise InputError(f"{file} is no certificate: {error.errors()[0]['msg']}") from error
-
-
-def certificate_of(path: Path) -> Path:
-    """Return the path of an artifact's certificate: inside a folder, beside a file."""
-    return path / "certificate.json" if path.is_dir() else path.with_name(f"{path.name}.certificate.json")
-
-
-def _reader_of(path: Path) -> Path:
+def reader_of(path: Path) -> Path:
+    """Return the path of the script that opens an artifact: inside a folder, beside a file."""
     return path / "reader.py" if path.is_dir() else path.with_name(f"{path.name}.reader.py")
 
 
@@ -193,7 +178,7 @@ def _place(made: Path, path: Path) -> None:
     copy = shutil.copytree if made.is_dir() else shutil.copyfile
     write_whole(path, lambda target: copy(made, target))
     if made.is_file():
-        for beside in (_reader_of, certificate_of):
+        for beside in (reader_of, certificate_of):
             if beside(made).exists():
                 write_whole(beside(path), partial(shutil.copyfile, beside(made)))
 
@@ -214,7 +199,8 @@ def _inlined(name: str, known: set[str]) -> str:
         if line[1] in known:
             return ""
         known.add(line[1])
-        return _inlined(line[1], known).split('"""', 2)[2].strip() + "\n"
+        text = _inlined(line[1], known).split('"""', 2)[2]
+        return text.replace("from __future__ import annotations\n", "").strip() + "\n"
 
     return _OURS.sub(imported, text)
 
@@ -343,7 +329,7 @@ def _measured(exporter: Exporter, made: Path, samples: Mapping[str, Mapping[str,
         with open(given, "wb") as target:
             sizes = {"/sizes": np.array(exporter.batches), "/times": np.array(exporter.timed)}
             np.savez(target, allow_pickle=False, **sizes, **columns)
-        script = _reader_of(made).absolute()
+        script = reader_of(made).absolute()
         command = [sys.executable, "-I", str(script), "measure", str(given), str(outputs)]
         done = subprocess.run(
             command, check=False, capture_output=True, text=True, timeout=_SECONDS, cwd=script.parent

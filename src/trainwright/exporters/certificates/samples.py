@@ -53,13 +53,13 @@ class Sample:
     def feeds(self, inputs: Sequence[Input]) -> dict[str, Array]:
         """Return the inputs of an artifact: columns (rows, 1), or arrays (rows, ...)."""
         if is_frame(self.rows):
-            return {one.name: _cells(self.rows[one.name].to_numpy(), one.dtype) for one in inputs}
+            return {one.name: cells_of(self.rows[one.name].to_numpy(), one.dtype) for one in inputs}
         if not isinstance(self.rows, Table):
             return {one.name: np.asarray(self.rows[one.name]) for one in inputs}
-        return {one.name: _cells(self.rows.columns[one.name], one.dtype) for one in inputs}
+        return {one.name: cells_of(self.rows.columns[one.name], one.dtype) for one in inputs}
 
 
-def _cells(values: Array, dtype: str) -> Array:
+def cells_of(values: Array, dtype: str) -> Array:
     """Return a column as an input, (rows, 1)."""
     if dtype == "string":
         cells = values.tolist()

@@ -7,11 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trainwright.config.schema import RunConfig
-from trainwright.exporters.certificates.certify import certificate_of, files_of, origin_of
+from trainwright.exporters.certificates.certify import files_of, origin_of
 from trainwright.exporters.certificates.units import unit_of, warn_of_unit
 from trainwright.exporters.weights import WeightsExporter
 from trainwright.inference.whole_files import write_whole
 from trainwright.plugins import adapter
+from trainwright.records.artifact import certificate_of
 from trainwright.records.certificate import Certificate
 from trainwright.records.data import StoredModel
 from trainwright.records.run_dir import RunDir

@@ -52,9 +52,9 @@ def frame_of(feeds: Arrays) -> Any:
     """Return raw columns, (rows, 1) by name, as a data frame for a pipeline; times are int64."""
     import pandas as pd
 
-    columns = {}
+    columns: dict[str, Any] = {}
     for name, values in feeds.items():
-        flat = np.asarray(values)[:, 0]
+        flat: Any = np.asarray(values)[:, 0]
         flat = flat.astype("datetime64[us]") if flat.dtype.kind == "i" else flat
         if flat.dtype.kind == "O":
             flat = pd.Series([np.nan if one == "" else one for one in flat], dtype=object)

@@ -1,0 +1,98 @@
+"""An exported model as what a user names where a run would do: its certificate stands for the run."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from trainwright.digest import sha256_bytes
+from trainwright.errors import InputError, OtherFormatError
+from trainwright.records.certificate import Certificate
+from trainwright.records.result import AttemptRecord
+from trainwright.records.run_dir import RunDir
+from trainwright.safe_files import read_regular
+
+EXPORTS = "exports.json"  # of a run: what was exported from it
+_FORMAT = 1  # of certificates
+
+
+class ArtifactDir(RunDir):
+    """An exported model in the place of a run directory; it has no records of a run.
+
+    Args:
+        path: The file or folder of the model.
+        certificate: Its certificate.
+        is_own: Whether a run that this user made has recorded that it was exported.
+    """
+
+    def __init__(self, path: Path, certificate: Certificate, *, is_own: bool = False) -> None:
+        super().__init__(path)
+        self.certificate = certificate
+        self.is_own = is_own
+
+    def manifest(self) -> None:
+        """Return None: it has no manifest."""
+
+    def creation(self) -> None:
+        """Return None: what is known of its run is in the certificate."""
+
+    def attempts(self) -> list[AttemptRecord]:
+        """Return none."""
+        return []
+
+
+def certificate_of(path: Path) -> Path:
+    """Return the path of an artifact's certificate: inside a folder, beside a file."""
+    return path / "certificate.json" if path.is_dir() else path.with_name(f"{path.name}.certificate.json")
+
+
+def is_artifact(path: Path) -> bool:
+    """Return whether a path has a certificate."""
+    with contextlib.suppress(OSError, ValueError):  # a name that is no path
+        return path.exists() and certificate_of(path).is_file()
+    return False
+
+
+def read_certificate(path: Path) -> Certificate:
+    """Return the certificate of an artifact.
+
+    Raises:
+        InputError: There is none, or it is damaged.
+        OtherFormatError: A newer Trainwright wrote it.
+    """
+    file = certificate_of(path)
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file")
+    try:
+        found = Certificate.model_validate_json(read_regular(file))
+    except FileNotFoundError:
+        raise InputError(f"{path} has no certificate: there is no {file.name} with it") from None
+    except ValidationError as error:
+        raise InputError(f"{file} is no certificate: {error.errors()[0]['msg']}") from error
+    if found.format_version > _FORMAT:
+        raise OtherFormatError(
+            f"{file} has format {found.format_version}, and this Trainwright reads up to {_FORMAT}: use a "
+            "newer one"
+        )
+    return found
+
+
+def record_export(run: RunDir, path: Path, made: Certificate) -> None:
+    """Note in a run what was exported from it, so that it is known to be this user's own."""
+    known = run.read_json(EXPORTS).get("exports", [])
+    entry = {
+        "path": str(path.absolute()),
+        "format": made.format,
+        "made": made.made,
+        "certificate": sha256_bytes(certificate_of(path).read_bytes()),
+    }
+    others = [one for one in known if one["path"] != entry["path"]]
+    run.write_json(EXPORTS, {"exports": [*others, entry]})
+
+
+def is_recorded(run: RunDir, path: Path) -> bool:
+    """Return whether a run has noted the export of an artifact with this very certificate."""
+    digest = sha256_bytes(certificate_of(path).read_bytes())
+    return any(one.get("certificate") == digest for one in run.read_json(EXPORTS).get("exports", []))
