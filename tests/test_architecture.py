@@ -89,6 +89,7 @@ SHARED = (
     "callbacks",
     "exporters.certificates",
     "exporters.prepared",
+    "exporters.opened",
     "exporters.weights",
     "trackers.support",
     "exporters.programs",

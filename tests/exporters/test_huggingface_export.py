@@ -33,7 +33,7 @@ BERT = {"model_type": "bert", "vocab_size": 300, "max_position_embeddings": 16, 
 def changed(file: Path) -> None:
     """Change a weight that the logits depend on."""
     weights = load_file(file)
-    name = max(weights, key=lambda one: ("lora_B" in one, "classifier.weight" in one))
+    name = next(one for one in weights if one.endswith("classifier.weight"))
     weights[name] = weights[name] + 0.5
     save_file(weights, file, {"format": "pt"})
 

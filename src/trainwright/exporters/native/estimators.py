@@ -6,7 +6,8 @@ python reader.py verify [rows.csv]         # compares the model with its certifi
 In Python, with pandas, a Pipeline that takes data frames:
 
     import runpy
-    pipeline = runpy.run_path("FOLDER/reader.py")["open_pipeline"]("FOLDER")
+    open_pipeline = runpy.run_path("FOLDER/reader.py")["open_pipeline"]
+    pipeline = open_pipeline("FOLDER")
     pipeline.predict(pandas.read_csv("new.csv"))
 """
 
