@@ -132,7 +132,7 @@ def choose(path: Path, form: str | None, framework: str | None) -> str:
     """
     known = formats(framework)
     asked = path.suffix if form is None else f".{form}"
-    by_suffix = next((name for name, cls in known.items() if asked in suffixes_of(cls)), None)
+    by_suffix = next((name for name, cls in known.items() if asked in cls.suffixes(framework)), None)
     if form is not None and form in names("exporter"):
         chosen = form
     elif by_suffix is not None:
@@ -144,9 +144,9 @@ def choose(path: Path, form: str | None, framework: str | None) -> str:
         if not chosen:
             raise InputError(f"{path}: give --format, one of {', '.join(known)}")
     else:
-        others = [name for name, cls in adapters("exporter") if path.suffix in suffixes_of(cls)]
+        others = [name for name, cls in adapters("exporter") if path.suffix in cls.suffixes(None)]
         if not others:
-            endings = sorted({ending for cls in known.values() for ending in suffixes_of(cls)})
+            endings = sorted({ending for cls in known.values() for ending in cls.suffixes(framework)})
             raise InputError(
                 f"{path}: its suffix is not one of this model's formats; use {' or '.join(endings)}, or give "
                 "--format"
@@ -159,11 +159,6 @@ def choose(path: Path, form: str | None, framework: str | None) -> str:
     return chosen
 
 
-def suffixes_of(cls: type[Exporter]) -> Sequence[str]:
-    """Return the suffixes of the files that an exporter writes; empty if it writes folders."""
-    return [cls.suffix, *cls.other_suffixes] if cls.suffix else []
-
-
 def _unknown(form: str, known: Sequence[str]) -> str:
     return (
         f"there is no format {form!r} for this model{nearest(form, known)}\nthere are: {', '.join(known)}; "
@@ -173,7 +168,7 @@ def _unknown(form: str, known: Sequence[str]) -> str:
 
 def _check_suffix(path: Path, form: str, cls: type[Exporter]) -> None:
     """Refuse a path like that of a file for a format that is a folder, as people would take it for one."""
-    files = {ending for _, other in adapters("exporter") for ending in suffixes_of(other)}
+    files = {ending for _, other in adapters("exporter") for ending in other.suffixes(None)}
     if not cls.suffix and path.suffix in files:
         raise InputError(
             f"{path}: --format {form} writes a folder: name it without {path.suffix}; leave --format out for "

@@ -93,6 +93,7 @@ def export(
 
 def _show_certificate(made: Path, as_json: bool) -> None:
     """Say what the certificate of an exported model says."""
+    from trainwright.api.exporting import formats
     from trainwright.exporters.certificates.certify import reader_of
     from trainwright.records.artifact import certificate_of, read_certificate
 
@@ -115,4 +116,6 @@ def _show_certificate(made: Path, as_json: bool) -> None:
     lines += [f"certificate: {certificate_of(made)}", f"verify it: trainwright certificate verify {made}"]
     if reader_of(made).exists():
         lines[-1] = f"verify it anywhere: python {reader_of(made)} verify"
+    if advice := formats()[known.format].advice:
+        lines.append(advice.format(path=made))
     show({"path": str(made), "format": known.format, "certificate": known.to_json()}, lines, as_json)

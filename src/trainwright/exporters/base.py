@@ -94,7 +94,7 @@ class Exporter(ABC):
     summary: ClassVar[str] = ""  # one line for `export --help`
     holds: ClassVar[str] = "preparation, model"  # for the table in docs/export.md
     suffix: ClassVar[str] = ""  # of the file that it writes; empty: it writes a folder
-    other_suffixes: ClassVar[Sequence[str]] = ()  # of files that it writes, too
+    advice: ClassVar[str] = ""  # how to use what was written to `{path}`, in a line
     is_default: ClassVar[bool] = False  # taken for a path without a suffix where no format is asked for
     model_alone: ClassVar[bool] = False  # of a folder that was compared, the file `model.*` alone is kept
     runtime: ClassVar[str] = ""  # the module whose `open_artifact` opens one; empty: see `exporters.weights`
@@ -110,6 +110,11 @@ class Exporter(ABC):
     def takes(cls, framework: str) -> bool:
         """Return whether the format can hold models of a framework."""
         return not cls.frameworks or framework in cls.frameworks
+
+    @classmethod
+    def suffixes(cls, framework: str | None) -> Sequence[str]:  # noqa: ARG003
+        """Return the suffixes of the files that it writes for a framework, or for any; empty: folders."""
+        return [cls.suffix] if cls.suffix else []
 
     @classmethod
     def check_framework(cls, form: str, framework: str) -> None:

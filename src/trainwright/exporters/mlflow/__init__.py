@@ -20,6 +20,7 @@ class MlflowExporter(Exporter):
     """An exporter of MLflow's models: the portable part of the run, and the wheel of Trainwright."""
 
     summary = "a folder that MLflow loads and serves; it needs Trainwright, which lies in it"
+    advice = "serve it: mlflow models serve -m {path} --env-manager local"
     holds = "preparation, model, Trainwright"
     runtime = "trainwright.exporters.mlflow.runtime"
     packages = ("mlflow", "pandas", "numpy")

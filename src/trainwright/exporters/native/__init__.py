@@ -81,10 +81,15 @@ class LibraryExporter(NativeExporter):
     summary = "the library's own file, which takes features: .ubj, .json, .txt, .cbm or .keras"
     holds = "model"
     suffix = ".ubj"
-    other_suffixes = (".cbm", ".json", ".keras", ".txt")
     is_default = True
     model_alone = True
     frameworks: ClassVar[Sequence[str]] = ("catboost", "keras", "lightgbm", "xgboost")
+
+    @classmethod
+    def suffixes(cls, framework: str | None) -> Sequence[str]:
+        """Return the suffixes of the files of a library, or of all."""
+        known = [name for name in cls.frameworks if framework in (None, name)]
+        return [suffix for name in known for suffix in _SUFFIXES[name]]
 
     def write_model(self, predictor: Predictor, folder: Path) -> None:
         """Write the model with the suffix of the folder's name, which is that of the file to make.
@@ -94,7 +99,7 @@ class LibraryExporter(NativeExporter):
         """
         framework = name_of_framework(predictor.framework)
         suffixes = list(_SUFFIXES[framework])
-        if folder.suffix in (self.suffix, *self.other_suffixes) and folder.suffix not in suffixes:
+        if folder.suffix in self.suffixes(None) and folder.suffix not in suffixes:
             raise InputError(
                 f"{folder.name}: files of {framework} end in {' or '.join(suffixes)}; name it so"
             )
