@@ -113,7 +113,7 @@ def test_the_example_is_a_row_that_the_model_takes(exported: tuple[Any, Path]) -
 
 def test_text_that_only_the_preparation_reads_stays_text(tmp_path: Path) -> None:
     """MLflow would take 03/04/2026 for the fourth of March."""
-    lines = [f"{i % 28 + 1:02d}/03/2026;{i},5;{'ja' if i % 2 else 'nein'};{i % 3}" for i in range(90)]
+    lines = [f"{i % 28 + 1:02d}/03/2026;{i % 23},5;{'ja' if i % 2 else 'nein'};{i % 3}" for i in range(90)]
     (tmp_path / "rows.csv").write_text("when;price;open;y\n" + "\n".join(lines) + "\n")
     data = {"path": str(tmp_path / "rows.csv"), "target": "y", "params": {"delimiter": ";"}}
     settings = {"data": data, "model": "lightgbm"}

@@ -39,6 +39,7 @@ def change_columns(path: Path) -> None:
     file.write_text(json.dumps(known))
 
 
+@pytest.mark.slow
 class TestNative(ExporterSuite):
     exporter = NativeExporter
     form = "native"
@@ -144,6 +145,7 @@ class TestLibrary(ExporterSuite):
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 class TestSklearn(ExporterSuite):
     exporter = SklearnExporter
     form = "sklearn"
