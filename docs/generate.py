@@ -1,4 +1,4 @@
-"""Write `docs/config.md` from the schema: `make docs`, or `python docs/generate.py`.
+"""Write `docs/config.md`, and the table of formats in `docs/export.md`: `make docs`, or run this file.
 
 Only Trainwright's own adapters are described, whatever plugins are installed here.
 """
@@ -14,6 +14,8 @@ from trainwright.config.reference import reference
 from trainwright.runs.catalog import Catalog
 
 TARGET = Path(__file__).with_name("config.md")
+EXPORTS = Path(__file__).with_name("export.md")
+_BEGIN, _END = "<!-- the formats: make docs -->\n", "<!-- end -->\n"
 
 
 class BuiltIn(Catalog):
@@ -42,5 +44,25 @@ def render() -> str:
     return reference(BuiltIn()).rstrip("\n") + "\n"
 
 
+def formats() -> str:
+    """Return the table of the formats of exports, by framework."""
+    frameworks = sorted(plugins.BUILT_IN["framework"])
+    heads = ["format", *frameworks, "it holds", "opening it runs code in it"]
+    lines = [heads, ["---"] * len(heads)]
+    for name in sorted(plugins.BUILT_IN["exporter"]):
+        cls = plugins.adapter("exporter", name)
+        legacy = f" (legacy: use `{cls.successor}`)" if cls.successor else ""
+        takes = ["yes" if cls.takes(one) else "no" for one in frameworks]
+        lines.append([f"`{name}`{legacy}", *takes, cls.holds, "yes" if cls.executes_code else "no"])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def render_exports() -> str:
+    """Return the content of `docs/export.md` with its table."""
+    before, _, rest = EXPORTS.read_text(encoding="utf-8").partition(_BEGIN)
+    return f"{before}{_BEGIN}{formats()}{_END}{rest.partition(_END)[2]}"
+
+
 if __name__ == "__main__":
     TARGET.write_text(render(), encoding="utf-8")
+    EXPORTS.write_text(render_exports(), encoding="utf-8")

@@ -46,6 +46,7 @@ LAYERS = (
         "datasets.texts",
         "datasets.samples",
         "stores.support",
+        "trackers.support",
     ),
     (
         "records",
@@ -89,6 +90,9 @@ SHARED = (
     "exporters.certificates",
     "exporters.opened",
     "exporters.prepared",
+    "exporters.opened",
+    "exporters.weights",
+    "trackers.support",
     "exporters.programs",
     "exporters.trees",
 )  # beside adapters, and no adapters
@@ -100,13 +104,12 @@ NAMING_FRAMEWORKS = {
     "runs.semantics": "the table of the versions of our parts",
     "exporters.onnx": "the table of its converters",
     "exporters.pmml": "the table of its converters",
+    "exporters.native": "the table of its libraries",
     "exporters.pt2": "a format of one framework",
     "exporters.aoti": "a format of one framework",
     "exporters.torchscript": "a format of one framework",
     "testing": "knows the settings that libraries have in a process",
     "runs.environment": "the names under which packages are distributed",
-    "api.results": "a form of exports is called sklearn",
-    "cli.models": "a form of exports is called sklearn",
 }
 TORCH = "frameworks/torch/step.py"
 # The files that a step passes through; the loop knows frameworks by their contract alone.

@@ -100,6 +100,9 @@ def test_the_config_reference_is_up_to_date() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == module.render(), "run `make docs`"
+    assert (ROOT / "docs" / "export.md").read_text(encoding="utf-8") == module.render_exports(), (
+        "run `make docs`"
+    )
 
 
 # The config on the page about adapters needs the adapters of that page: `test_adapters_page.py` trains with

@@ -155,16 +155,16 @@ def test_export_says_the_format(command: Command, trained: Path, tmp_path: Path)
     runs = ("--runs-dir", trained / "runs")
     done = command("export", "last", tmp_path / "model.pkl", *runs)
     assert (done.code, list(tmp_path.iterdir())) == (2, [])
-    assert "use .safetensors, or give --format" in done.err
+    assert ".safetensors, or give --format" in done.err
     path = tmp_path / "model.safetensors"
-    assert command("export", "last", path, *runs).out == f"{path} (safetensors)\n"
-    assert command("export", "last", path, *runs, "--force", "--json").json == {
-        "path": str(path),
-        "format": "safetensors",
-    }
+    said = command("export", "last", path, *runs).out
+    assert said.startswith(f"{path} (safetensors, {path.stat().st_size:,} bytes)\ncompared with the run: ")
+    document = command("export", "last", path, *runs, "--force", "--json").json
+    assert (document["path"], document["format"]) == (str(path), "safetensors")
+    assert document["certificate"]["files"][path.name]["bytes"] == path.stat().st_size
     folder = tmp_path / "model"
     done = command("export", "last", folder, *runs, "--max-shard-size", "0.2KB")
-    assert (done.code, done.out) == (0, f"{folder} (safetensors)\n")
+    assert (done.code, done.out[: len(str(folder)) + 13]) == (0, f"{folder} (safetensors")
     assert len(list(folder.glob("model-*.safetensors"))) > 1
     begun = ("train", trained / "rows.yaml", f"model.init_from={folder / 'model.safetensors.index.json'}")
     assert command(*begun, "training.epochs=1", "--runs-dir", tmp_path / "runs").code == 0

@@ -436,16 +436,11 @@ def test_the_loss_is_that_of_the_objective() -> None:
         )
 
 
-def test_importance_and_export(tmp_path: Path) -> None:
+def test_importance() -> None:
     made = trained(bundle("two"), {})
     (importance,) = made.learner.model().importance().values()
     assert importance.shape == (6,)
     assert importance.argmax() == 0
-    for form in ("cbm", "json"):
-        made.learner.model().export(tmp_path / f"model.{form}", form)
-        read = catboost.CatBoostClassifier().load_model(tmp_path / f"model.{form}", format=form)
-        assert read.tree_count_ == ROUNDS
-        assert read.feature_names_ == [f"x{i}" for i in range(6)]
 
 
 # -- data and options

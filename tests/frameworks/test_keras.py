@@ -1194,25 +1194,6 @@ def test_classes_of_the_users_in_a_file_are_named(tmp_path: Path) -> None:
 # -- what comes out
 
 
-@pytest.mark.parametrize("form", ["keras", "saved_model"])
-def test_an_export_computes_what_the_model_computes(form: str, iris: Run, tmp_path: Path) -> None:
-    parts = build(load(iris.path / "config.yaml", adapters=Catalog()).config, 1, Objects())
-    parts.learner.restore(checkpoints(iris)[-1], weights_only=True)
-    split = parts.bundle.splits["test"]
-    (tmp_path / "out").mkdir()
-    parts.learner.model().export(tmp_path / "out" / "exported", form)
-    features = split.take(np.arange(len(split)))["features"]
-    if form == "keras":
-        (tmp_path / "out" / "exported").rename(tmp_path / "out" / "exported.keras")
-        logits = keras.models.load_model(tmp_path / "out" / "exported.keras").predict(features, verbose=0)
-    else:
-        served = tf.saved_model.load(str(tmp_path / "out" / "exported"))
-        logits = served.serve(features).numpy()
-    expected = np.concatenate([part.outputs for part in parts.learner.model().predict(split)])
-    np.testing.assert_allclose(keras.ops.convert_to_numpy(keras.ops.softmax(logits)), expected, atol=1e-5)
-    assert [path.name.split(".")[0] for path in (tmp_path / "out").iterdir()] == ["exported"]
-
-
 def test_the_native_model_is_kerass(tmp_path: Path) -> None:
     parts = build(load({**SMALL, "model": KERAS}, adapters=Catalog()).config, 1, Objects())
     assert isinstance(parts.learner.model().native, keras.Model)

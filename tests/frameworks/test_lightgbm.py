@@ -441,15 +441,6 @@ def test_importance_counts_splits_and_sums_gains() -> None:
     assert np.array_equal(found["gain"], library("gain"))
 
 
-def test_it_is_exported_as_the_library_writes_it(tmp_path: Path) -> None:
-    made = trained(bundle("three"), SAMPLED)
-    made.learner.model().export(tmp_path / "model.txt", "txt")
-    read = lightgbm.Booster(model_file=str(tmp_path / "model.txt"))
-    features = rows("three")[0]
-    assert np.array_equal(read.predict(features), made.learner.model().native.predict(features))
-    assert read.feature_name() == [f"x{i}" for i in range(6)]
-
-
 # -- data
 
 

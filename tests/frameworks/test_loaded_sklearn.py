@@ -124,14 +124,14 @@ def test_many_threads_have_the_outputs_of_one(kind: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["random_forest", "hist_gradient_boosting", "sklearn_mlp", "knn"])
-def test_its_outputs_are_those_of_the_library_on_the_file_that_the_learner_exports(
+def test_its_outputs_are_those_of_the_library_on_a_file_of_the_learners_estimator(
     name: str, tmp_path: Path
 ) -> None:
     learner = built_in(name)
     model = model_of(learner, tmp_path)
-    learner.model().export(tmp_path / "alone.skops", "skops")
     file = tmp_path / "alone.skops"
     skops = import_skops()
+    skops.dump(learner.model().native, file)
     alone = skops.load(file, trusted=skops.get_untrusted_types(file=file))
     expected = alone.predict_proba(rows_for(name, "classification")[0])
     split = Arrays({"features": rows_for(name, "classification")[0], "target": LABELS})

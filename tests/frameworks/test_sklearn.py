@@ -49,7 +49,7 @@ from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import Split
 from trainwright.datasets.samples.arrays import Arrays
 from trainwright.digest import tensor_records
-from trainwright.errors import ConfigError, InputError, ModelError, TrainingError
+from trainwright.errors import ConfigError, ModelError, TrainingError
 from trainwright.frameworks.base import WEIGHTS_FILE, LearnerInputs, Model, ModelInputs
 from trainwright.frameworks.sklearn import SklearnFramework, storage
 from trainwright.frameworks.sklearn.binning import BinCache
@@ -1045,20 +1045,6 @@ def test_importance_is_of_impurity_or_of_coefficients() -> None:
         linear.model().importance()["coefficient"], np.abs(linear.model().native.coef_).mean(axis=0)
     )
     assert neighbors.model().importance() == {}
-
-
-def test_an_exported_file_is_read_by_skops(tmp_path: Path) -> None:
-    import skops.io
-
-    learner = train(named("random_forest"))
-    learner.model().export(tmp_path / "model.skops", "skops")
-    read = skops.io.load(tmp_path / "model.skops", trusted=["sklearn.tree._tree.Tree"])
-    features = rows_for("random_forest", "classification")[0]
-    np.testing.assert_array_equal(
-        read.predict_proba(features), learner.model().native.predict_proba(features)
-    )
-    with pytest.raises(InputError, match="allowed: skops"):
-        learner.model().export(tmp_path / "model.pkl", "pickle")
 
 
 def test_a_forest_is_stopped_early_and_its_best_model_is_cut_out(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ import trainwright
 from customers import NEW, config, write_customers
 from late import Late
 from trainwright.trackers.mlflow import ENVIRONMENT
-from trainwright.trackers.mlflow.model import write_wheel
+from trainwright.trackers.support.mlflow_model import write_wheel
 
 pytestmark = pytest.mark.skipif(find_spec("mlflow") is None, reason="MLflow is not installed")
 mlflow: Any = Late(lambda: import_module("mlflow"))
@@ -221,7 +221,8 @@ class Blocked(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Blocked())
 import mlflow.pyfunc, pandas
 model = mlflow.pyfunc.load_model(sys.argv[1])
-print(model.predict(pandas.DataFrame(json.loads(sys.argv[2]))).to_json(orient="records", double_precision=15))
+rows = pandas.DataFrame(json.loads(sys.argv[2])).astype({{"age": float, "seats": float}})
+print(model.predict(rows).to_json(orient="records", double_precision=15))
 """
 
 

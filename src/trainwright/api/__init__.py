@@ -9,11 +9,12 @@ if TYPE_CHECKING:
     from trainwright.api.certificates import verify_certificate
     from trainwright.api.configs import check, init, schema
     from trainwright.api.differences import why
+    from trainwright.api.exporting import export
     from trainwright.api.forking import fork
     from trainwright.api.housekeeping import clean, delete, get, list_runs, summaries, sync
     from trainwright.api.planning import plan
     from trainwright.api.predicting import generate, predict, predict_chunks, predict_file
-    from trainwright.api.results import compare, evaluate, explain, export, load, report
+    from trainwright.api.results import compare, evaluate, explain, load, report
     from trainwright.api.studies import (
         benchmark,
         cross_validate,
@@ -74,11 +75,12 @@ _VERBS = {
     "certificates": ("verify_certificate",),
     "configs": ("check", "init", "schema"),
     "differences": ("why",),
+    "exporting": ("export",),
     "forking": ("fork",),
     "housekeeping": ("clean", "delete", "get", "list_runs", "summaries", "sync"),
     "planning": ("plan",),
     "predicting": ("generate", "predict", "predict_chunks", "predict_file"),
-    "results": ("compare", "evaluate", "explain", "export", "load", "report"),
+    "results": ("compare", "evaluate", "explain", "load", "report"),
     "studies": (
         "benchmark",
         "cross_validate",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -12,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from trainwright.config import Overrides
 from trainwright.errors import CheckpointError, InputError
 from trainwright.integrations.foreign import refuse_foreign_run
-from trainwright.plugins import names
-from trainwright.records.artifact import ArtifactDir, is_artifact, record_export
+from trainwright.records.artifact import ArtifactDir, is_artifact
 from trainwright.records.listing import has_model
 from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import passed_objects, require_objects
@@ -228,103 +226,6 @@ def read_with(predictor: Predictor, params: Mapping[str, Any] | None) -> None:
     from trainwright.inference.input_files import set_options
 
     set_options(predictor.files, params or {})
-
-
-def export(
-    run: RunName,
-    path: Path | str,
-    form: str | None = None,
-    *,
-    max_shard_size: int | None = None,
-    tolerance: float | None = None,
-    licence: str | None = None,
-    runs_dir: Path | str | None = None,
-    model: Any = None,
-    trust: bool = False,
-) -> Path:
-    """Write a run's model in its library's own format (`model.ubj`, `model.skops`, a SavedModel ...).
-
-    `onnx` holds the preparation of raw rows, too, and comes with a certificate: onnxruntime opens the file
-    in a process of its own, and must predict what the run predicts. Three other formats hold it:
-    `native` (a booster's own file, and a file of columns
-    beside it), `sklearn` (a pipeline that takes data frames) and `mlflow` (a folder that MLflow serves). See
-    docs/export.md.
-
-    Args:
-        run: A run, a path, an id, a unique prefix, or `last`.
-        path: The file or folder to write; an existing one is replaced.
-        form: `onnx`, `native`, `sklearn`, `mlflow`, or one of the framework's formats; default: that of the
-            path's suffix, or the framework's default for a path without one.
-        max_shard_size: With `safetensors`, `path` is a folder that gets files of at most so many bytes, and
-            an index of them, as transformers writes it.
-        tolerance: Of formats with a certificate: the largest difference of an output, beside its size where
-            that is above 1; default: 1e-5.
-        licence: Of such formats: the terms of use, for the certificate.
-        runs_dir: The folder of the runs.
-        model: The model object, if `train` was given one.
-        trust: As in `load`.
-
-    Returns:
-        The path.
-
-    Raises:
-        RunNotFoundError: There is no such run.
-        InputError: The run has no weights, an object is missing, the framework has no such format, or the
-            path cannot be written.
-        CheckpointError: A file that predictions depend on is damaged.
-        DifferentArtifactError: The exported model predicts something else than the run; it is not written.
-    """
-    path, found = usable_path(path), find(run, runs_dir, has_model)
-    if isinstance(found, ArtifactDir):
-        raise InputError(
-            f"{found.path} is an exported model already; export its run, {found.certificate.run['id']}"
-        )
-    if (certified := certified_form(path, form)) is not None:
-        from trainwright.exporters.certificates.certify import export_certified
-
-        predictor = load_for(found, "export", model, trust=trust, pinned=True)
-        made = export_certified(predictor, path, certified, tolerance=tolerance, licence=licence)
-        with contextlib.suppress(OSError):  # the run may lie where nothing can be written
-            record_export(found, path, made)
-        return path
-    if tolerance is not None or licence is not None:
-        raise InputError(
-            f"tolerance and licence are for {', '.join(names('exporter'))}, which have certificates"
-        )
-    if _holds_safetensors(found) and (form or path.suffix) in ("safetensors", ".safetensors"):
-        from trainwright.inference.library_formats import export_weights
-        from trainwright.runs.weights import stored_model
-        from trainwright.types import DataInfo
-
-        refuse_foreign_run(found, "export")
-        stored = stored_model(found)
-        export_weights(stored.folder, DataInfo.from_json(stored.data.info), path, max_shard_size)
-        return path
-    if max_shard_size is not None:
-        raise InputError("max_shard_size is for models of PyTorch, in the format safetensors")
-    predictor = load_for(found, "export", model, trust=trust, pinned=False)
-    if form in ("mlflow", "native"):
-        from trainwright.inference import exports
-
-        write = exports.export_mlflow if form == "mlflow" else exports.export_native
-        return write(predictor, path)
-    if form == "sklearn":
-        from trainwright.integrations.sklearn import export_pipeline
-
-        return export_pipeline(predictor, path)
-    return predictor.export(path, form)
-
-
-def certified_form(path: Path, form: str | None) -> str | None:
-    """Return the exporter that is asked for, by its name or the path's suffix; None: another format is."""
-    asked = path.suffix.removeprefix(".") if form is None else form
-    return asked if asked in names("exporter") else None
-
-
-def _holds_safetensors(run: RunDir) -> bool:
-    """Return whether the format `safetensors` of a run's model is that of its checkpoints."""
-    manifest = run.manifest()
-    return manifest is not None and "torch" in manifest.semantics
 
 
 def explain(

@@ -29,7 +29,7 @@ _MODULES = {
     "predict": "models",
     "generate": "generate",
     "explain": "models",
-    "export": "models",
+    "export": "exporting",
     "certificate": "certificate",
     "report": "models",
     "runs": "runs",

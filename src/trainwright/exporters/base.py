@@ -2,7 +2,8 @@
 
 An exporter (`exporters/onnx/` -> `OnnxExporter`) writes an artifact, and names a module that opens one: its
 runtime, which imports nothing of ours. Each export compares the artifact, opened in a process of its own,
-with the run's predictor before it appears under its name; see `exporters.certify`.
+with the run's predictor before it appears under its name; see `exporters.certificates.certify`. Files of
+weights predict nothing by themselves, so that their tensors are compared: `exporters.weights`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from trainwright.datasets.tables.preparation import TabularPreparation
+from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.errors import InputError
 from trainwright.inference.predictor import Predictor
-from trainwright.plugins import adapter, name_of_framework, names, task_for
+from trainwright.plugins import adapter, names, task_for
 from trainwright.require import require
 from trainwright.types import Array, DataInfo
 
@@ -71,6 +73,9 @@ def inputs_of(predictor: Predictor) -> Sequence[Input]:
             )
             for column in preparation.columns
         ]
+    if isinstance(preparation, RawPreparation):
+        columns = zip(preparation.feature_names, preparation.dtypes, strict=True)
+        return [Input(name, _dtype_of(dtype), (1,), dtype) for name, dtype in columns]
     if preparation is not None:
         raise InputError(
             f"run {predictor.run.id}: this format takes models of tables and of arrays; export with "
@@ -82,31 +87,54 @@ def inputs_of(predictor: Predictor) -> Sequence[Input]:
     ]
 
 
+def _dtype_of(dtype: str) -> str:
+    """Return the dtype of an input for a column of a data frame."""
+    if dtype.startswith("datetime"):
+        return "int64"
+    return "float64" if dtype.lower().startswith(("int", "uint", "float", "bool")) else "string"
+
+
 class Exporter(ABC):
     """An exporter of one format."""
 
+    summary: ClassVar[str] = ""  # one line for `export --help`
+    holds: ClassVar[str] = "preparation, model"  # for the table in docs/export.md
     suffix: ClassVar[str] = ""  # of the file that it writes; empty: it writes a folder
-    runtime: ClassVar[str]  # the module whose `open_artifact` opens one; it imports nothing of ours
-    packages: ClassVar[Sequence[str]]  # that the runtime imports
+    advice: ClassVar[str] = ""  # how to use what was written to `{path}`, in a line
+    is_default: ClassVar[bool] = False  # taken for a path without a suffix where no format is asked for
+    model_alone: ClassVar[bool] = False  # of a folder that was compared, the file `model.*` alone is kept
+    runtime: ClassVar[str] = ""  # the module whose `open_artifact` opens one; empty: see `exporters.weights`
+    packages: ClassVar[Sequence[str]] = ()  # that the runtime imports
     extra: ClassVar[str]  # of ours, which brings them
-    frameworks: ClassVar[Sequence[str]]  # whose models it takes
+    frameworks: ClassVar[Sequence[str]]  # whose models it takes; empty: those of all
     executes_code: ClassVar[bool] = False  # where opening an artifact executes code that it holds
     successor: ClassVar[str] = ""  # of a legacy format: the one that took its place
+    batches: ClassVar[Sequence[int]] = (1, 7, 1000)  # rows that are predicted together to compare it
+    timed: ClassVar[Sequence[int]] = (1, 64)  # rows of a call that is timed
 
     @classmethod
-    def check_framework(cls, form: str, predictor: Predictor) -> None:
+    def takes(cls, framework: str) -> bool:
+        """Return whether the format can hold models of a framework."""
+        return not cls.frameworks or framework in cls.frameworks
+
+    @classmethod
+    def suffixes(cls, framework: str | None) -> Sequence[str]:  # noqa: ARG003
+        """Return the suffixes of the files that it writes for a framework, or for any; empty: folders."""
+        return [cls.suffix] if cls.suffix else []
+
+    @classmethod
+    def check_framework(cls, form: str, framework: str) -> None:
         """Check that the format can hold models of a framework.
 
         Args:
             form: The name of the exporter.
-            predictor: The model of a run.
+            framework: The name of the framework.
 
         Raises:
             InputError: It cannot; the message names the formats that can.
         """
-        framework = name_of_framework(predictor.framework)
-        if framework not in cls.frameworks:
-            able = [name for name in names("exporter") if framework in adapter("exporter", name).frameworks]
+        if not cls.takes(framework):
+            able = [name for name in names("exporter") if adapter("exporter", name).takes(framework)]
             raise InputError(
                 f"--format {form} takes models of {', '.join(cls.frameworks)}; one of {framework} can be "
                 f"exported with --format {' or '.join(able)}"
@@ -142,6 +170,17 @@ class Exporter(ABC):
         Raises:
             InputError: As in `write`.
         """
+
+    def own_rows(self, predictor: Predictor) -> Mapping[str, Mapping[str, Array]]:  # noqa: ARG002
+        """Return inputs to compare an artifact on, by the name of a sample, of which one is `edge`.
+
+        Empty, as here: rows that are made up, and rows of the test split.
+        """
+        return {}
+
+    def expected(self, predictor: Predictor, rows: Mapping[str, Array]) -> Mapping[str, Array]:  # noqa: ARG002
+        """Return the outputs that an artifact has to have for `own_rows`."""
+        return {}
 
     @abstractmethod
     def steps(self, path: Path, feeds: Mapping[str, Array]) -> Mapping[str, Array]:

@@ -278,22 +278,6 @@ class Capabilities:
     target_encoding: bool = False
 
 
-@dataclass(frozen=True)
-class Exports:
-    """The formats of its own library in which a model can be written.
-
-    Attributes:
-        formats: The names of the formats, the default first.
-        folders: Those that are folders, so that no suffix means them.
-        has_columns: `export --format native` writes models of tables: a file of `Model.export`, which
-            predicts from features, and one that says how rows become features, and outputs predictions.
-    """
-
-    formats: Sequence[str] = ()
-    folders: Collection[str] = ()
-    has_columns: bool = False
-
-
 class Framework(ABC):
     """The description of a framework, such as `TorchFramework` in `frameworks/torch/`; never instantiated."""
 
@@ -699,8 +683,6 @@ class Learner(ABC):
 class Model(ABC):
     """A model that predicts: one that `Framework.load` made, or the view of a learner's live weights."""
 
-    exports: Exports = Exports()
-
     @property
     def input_names(self) -> Sequence[str] | None:
         """The arrays of a batch that the model is called with; None for all of `DataInfo.inputs`."""
@@ -762,7 +744,7 @@ class Model(ABC):
 
     @property
     def link(self) -> str:
-        """The function from what the exported model returns to the outputs: identity, exp, sigmoid, softmax.
+        """The function from what the native model returns to the outputs: identity, exp, sigmoid, softmax.
 
         Other than `identity` where the library leaves it to the caller.
         """
@@ -776,15 +758,3 @@ class Model(ABC):
     def importance(self) -> Mapping[str, Array]:
         """Return the library's own feature importances: kind of measure -> (features,) float64."""
         return {}
-
-    def export(self, path: Path, form: str) -> None:
-        """Write the model as a file or folder in one of the library's own formats.
-
-        Args:
-            path: The file or folder to write; nothing else is in its parent folder.
-            form: One of `exports.formats`.
-
-        Raises:
-            InputError: The framework does not write this format.
-        """
-        raise InputError(f"cannot export to {form!r} ({path}): this framework has no export format")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from trainwright.datasets.base import ArraySplit, Split
@@ -41,7 +40,6 @@ class OriginalUnitsModel(Model):
         self._model = model
         self._transform = transform
         self._known = known
-        self.exports = model.exports
 
     @property
     def input_names(self) -> Sequence[str] | None:
@@ -74,16 +72,12 @@ class OriginalUnitsModel(Model):
 
     @property
     def link(self) -> str:
-        """The function that maps outputs of the exported model to the transformed scale."""
+        """The function that maps outputs of the native model to the transformed scale."""
         return self._model.link
 
     def importance(self) -> Mapping[str, Array]:
         """Return the library's own feature importances."""
         return self._model.importance()
-
-    def export(self, path: Path, form: str) -> None:
-        """Write the model, whose outputs are on the transformed scale."""
-        self._model.export(path, form)
 
 
 def in_original_units(

@@ -51,7 +51,6 @@ from trainwright.inference.intervals import (
     residuals,
 )
 from trainwright.inference.labeled import labeled, refuse_masks
-from trainwright.inference.library_formats import export_format, export_model
 from trainwright.inference.original_units import in_original_units
 from trainwright.plugins import task_for
 from trainwright.process.global_random import preserved_global_random
@@ -174,28 +173,6 @@ class Predictor:
     def native(self) -> Any:
         """The model as its library's own object, such as a `torch.nn.Module`."""
         return self.model.native
-
-    def export(self, path: Path, form: str | None = None) -> Path:
-        """Write the model in a format of its own library, for use without Trainwright.
-
-        Args:
-            path: The file or folder to make; one that is there is replaced when the new one is whole.
-            form: One of the framework's formats; default: see `export_format`.
-
-        Raises:
-            InputError: The framework has no such format, or the path cannot be written.
-        """
-        export_model(self.model, self.info, path, self.export_format(path, form))
-        return path
-
-    def export_format(self, path: Path, form: str | None = None) -> str:
-        """Return the format in which `export` writes: as asked for, else by the suffix, else the default.
-
-        Raises:
-            InputError: The framework has no such format, or none is asked for and the path has a suffix of
-                another kind.
-        """
-        return export_format(self.model.exports, self._run.id, path, form)
 
     def outputs(self, rows: Any) -> Array:
         """Return class probabilities (rows, classes) float32, or values (rows,) / (rows, outputs).

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.inference.predictor import Predictor
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.predictor import open_predictor
@@ -28,7 +29,23 @@ class PyfuncModel:
                 takes, as the signature says.
             params: Unused; MLflow passes it.
         """
-        return self._predictor.predict(model_input)
+        return self._predictor.predict(self._with_all_columns(model_input))
+
+    def _with_all_columns(self, rows: Any) -> Any:
+        """Return rows with missing values in the columns that MLflow lets out, as they are optional."""
+        import numpy as np
+        import pandas as pd
+
+        preparation = self._predictor.preparation
+        if not (isinstance(preparation, TabularPreparation) and isinstance(rows, pd.DataFrame)):
+            return rows
+        missing = {"text": None, "time": np.datetime64("NaT"), "number": np.nan}
+        absent = {
+            column.name: missing[column.reads]
+            for column in preparation.columns
+            if column.accepts_missing and column.name not in rows
+        }
+        return rows.assign(**absent) if absent else rows
 
     @property
     def predictor(self) -> Predictor:

@@ -9,7 +9,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainwright.digest import BLOCKS, ITEM_BYTES, WEIGHTS_FILE, FileRecord, files_of, write_tensors
+from trainwright.digest import (
+    BLOCKS,
+    ITEM_BYTES,
+    WEIGHTS_FILE,
+    FileRecord,
+    TensorRecord,
+    files_of,
+    tensor_records,
+    write_tensors,
+)
 from trainwright.records.commit import DEPTH
 from trainwright.safe_files import open_regular
 from trainwright.types import Block, NamedBuffer
@@ -21,6 +30,8 @@ if TYPE_CHECKING:
 INDEX = ".safetensors.index.json"  # ends the name of a file that says which tensor is in which file
 ENDINGS = (".safetensors", INDEX)  # of the names of files that stand for weights
 _MODEL = "model"
+_ROUNDED = 1 << 20  # elements at once
+_FLOATS = {"F16": "float16", "F32": "float32", "F64": "float64"}  # that are rounded
 
 
 class _Stored(NamedTuple):
@@ -33,21 +44,22 @@ class _Stored(NamedTuple):
     block: Block | None
 
 
-def write_whole(folder: Path, target: Path) -> FileRecord:
+def write_whole(folder: Path, target: Path, *, rounds: bool = False) -> FileRecord:
     """Write the weights of a checkpoint as the file that a single process would have saved.
 
     Args:
         folder: The folder of the checkpoint, whose files have been verified.
         target: The file to write.
+        rounds: Round floats to bfloat16.
 
     Raises:
         ValueError: The blocks of a tensor do not make up the whole.
         OSError: A file cannot be read or written.
     """
-    return _write(_stored_in(folder).values(), target)
+    return _write(_stored_in(folder).values(), target, rounds)
 
 
-def write_several(folder: Path, target: Path, most: int) -> list[FileRecord]:
+def write_several(folder: Path, target: Path, most: int, *, rounds: bool = False) -> list[FileRecord]:
     """Write the weights of a checkpoint as files of at most so many bytes, and an index of them.
 
     They have the names and the form that `save_pretrained` of transformers gives them: `model.safetensors`
@@ -57,6 +69,7 @@ def write_several(folder: Path, target: Path, most: int) -> list[FileRecord]:
         folder: The folder of the checkpoint, whose files have been verified.
         target: The folder to write into.
         most: The bytes of tensors in a file.
+        rounds: Round floats to bfloat16.
 
     Raises:
         ValueError, OSError: As in `write_whole`.
@@ -64,19 +77,19 @@ def write_several(folder: Path, target: Path, most: int) -> list[FileRecord]:
     files: list[list[list[_Stored]]] = [[]]
     left = most
     for some in _stored_in(folder).values():
-        size = sum(one.content.nbytes for one in some)
+        size = sum(_bytes(one, rounds) for one in some)
         if size > left and files[-1]:
             files.append([])
             left = most
         files[-1].append(some)
         left -= size
     if len(files) == 1:
-        return [_write(files[0], target / f"{_MODEL}.safetensors")]
+        return [_write(files[0], target / f"{_MODEL}.safetensors", rounds)]
     records = [
-        _write(some, target / f"{_MODEL}-{i + 1:05d}-of-{len(files):05d}.safetensors")
+        _write(some, target / f"{_MODEL}-{i + 1:05d}-of-{len(files):05d}.safetensors", rounds)
         for i, some in enumerate(files)
     ]
-    total = sum(one.content.nbytes for file in files for some in file for one in some)
+    total = sum(_bytes(one, rounds) for file in files for some in file for one in some)
     places = {tensor.name: record.name for record in records for tensor in record.tensors}
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
     (target / f"{_MODEL}{INDEX}").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
@@ -97,6 +110,33 @@ def files_in_index(index: Path) -> list[Path]:
         raise ValueError(f"{index} is no index of safetensors files") from error
 
 
+def records_of(files: Iterable[Path]) -> list[TensorRecord]:
+    """Return the records of the whole tensors in safetensors files.
+
+    Raises:
+        ValueError: One is no such file.
+        OSError: One cannot be read.
+    """
+    tensors: list[TensorRecord] = []
+    for path in files:
+        try:
+            some = [*_tensors_in(path, depth=1)]
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"{path} is no safetensors file") from error
+        tensors += tensor_records(
+            [NamedBuffer(one.name, one.dtype, one.shape, one.content.data) for one in some]
+        )
+    return tensors
+
+
+def _bytes(one: _Stored, rounds: bool) -> int:
+    return (
+        one.content.nbytes * 2 // ITEM_BYTES[one.dtype]
+        if rounds and one.dtype in _FLOATS
+        else one.content.nbytes
+    )
+
+
 def _stored_in(folder: Path) -> dict[str, list[_Stored]]:
     """Return the tensors of a checkpoint by name, each as itself or as blocks."""
     tensors: dict[str, list[_Stored]] = {}
@@ -106,22 +146,24 @@ def _stored_in(folder: Path) -> dict[str, list[_Stored]]:
     return dict(sorted(tensors.items()))
 
 
-def _write(tensors: Iterable[list[_Stored]], target: Path) -> FileRecord:
+def _write(tensors: Iterable[list[_Stored]], target: Path, rounds: bool) -> FileRecord:
     """Write tensors to a file, and put those that are in blocks together beside it first."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         whole = [
             _joined(some, Path(scratch) / str(i)) if some[0].block else some[0]
             for i, some in enumerate(tensors)
         ]
+        if rounds:
+            whole = [_rounded(one, Path(scratch) / f"{i}.rounded") for i, one in enumerate(whole)]
         return write_tensors(
             target, [NamedBuffer(one.name, one.dtype, one.shape, one.content.data) for one in whole]
         )
 
 
-def _tensors_in(path: Path) -> Iterator[_Stored]:
+def _tensors_in(path: Path, depth: int = DEPTH) -> Iterator[_Stored]:
     import numpy as np
 
-    with open_regular(path, depth=DEPTH) as file:
+    with open_regular(path, depth=depth) as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
     blocks = json.loads(header.pop("__metadata__", {}).get(BLOCKS, "{}"))
@@ -151,3 +193,19 @@ def _joined(blocks: list[_Stored], scratch: Path) -> _Stored:
         spans = tuple(slice(start, start + count) for start, count in zip(place.offset, shape, strict=True))
         whole[spans] = np.ndarray(shape, whole.dtype, part.data)
     return _Stored(name, dtype, first.whole, content, None)
+
+
+def _rounded(one: _Stored, scratch: Path) -> _Stored:
+    """Return a tensor of floats rounded to bfloat16, the even one of two that are equally near."""
+    import numpy as np
+
+    if one.dtype not in _FLOATS or not one.content.size:
+        return one._replace(dtype="BF16") if one.dtype in _FLOATS else one
+    given = one.content.view(_FLOATS[one.dtype])
+    content = np.memmap(scratch, np.uint16, "w+", 0, given.shape)
+    for start in range(0, len(given), _ROUNDED):
+        part = given[start : start + _ROUNDED].astype(np.float32)
+        bits = part.view(np.uint32)
+        upper = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+        content[start : start + _ROUNDED] = np.where(np.isnan(part), 0x7FC0, upper)
+    return one._replace(dtype="BF16", content=content.view(np.uint8))

@@ -115,13 +115,12 @@ def test_exports_and_explanations_know_the_offset(tmp_path: Path) -> None:
     run = trainwright.train(config("lightgbm"), runs_dir=tmp_path, data=DATA)
     loaded = trainwright.load(run.path)
     predicted = loaded.predict(DATA["val"])["prediction"].to_numpy()
-    path = trainwright.export(run.path, tmp_path / "model.txt", "native")
-    example = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "predict_native.py"))
-    assert example["predict"](str(path), DATA["val"])["prediction"].to_numpy() == pytest.approx(
-        predicted, abs=1e-6
-    )
-    loaded.export(tmp_path / "plain.txt")
-    assert "when less 17" in (tmp_path / "plain.txt.target.json").read_text(encoding="utf-8")
+    path = trainwright.export(run.path, tmp_path / "model", "native")
+    reader = runpy.run_path(str(path / "reader.py"))
+    feeds = {name: DATA["val"][name].to_numpy()[:, None] for name in ("a", "b")}
+    assert reader["open_artifact"](path)(feeds)["prediction"][:, 0] == pytest.approx(predicted, abs=1e-6)
+    trainwright.export(run.path, tmp_path / "plain.txt")
+    assert "when less 17" in (tmp_path / "plain.txt.certificate.json").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Models that train on a transformed target: predictions and metrics are in the original units."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,10 @@ def test_an_export_says_its_unit(tmp_path: Path) -> None:
     )
     loaded = trainwright.load(run.path)
     assert isinstance(loaded.model, OriginalUnitsModel)
-    loaded.export(tmp_path / "model.ubj")
-    note = (tmp_path / "model.ubj.target.json").read_text(encoding="utf-8")
-    assert '"outputs": "quantile of price"' in note
+    trainwright.export(run.path, tmp_path / "model.ubj")
+    known = json.loads((tmp_path / "model.ubj.certificate.json").read_text(encoding="utf-8"))
+    assert known["outputs"][0]["unit"] == "quantile of price"
+    assert known["outputs"][0]["target_transform"]["kind"] == "quantile"
 
 
 def test_a_forest_on_log1p_is_scikit_learns(tmp_path: Path) -> None:

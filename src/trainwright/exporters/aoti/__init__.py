@@ -12,6 +12,7 @@ from trainwright.require import require
 class AotiExporter(PreparedExporter):
     """An exporter of packages of AOTInductor."""
 
+    summary = "a folder: a compiled package of AOTInductor, for this kind of machine"
     runtime = "trainwright.exporters.aoti.runtime"
     packages = ("torch", "numpy")
     extra = "torch"

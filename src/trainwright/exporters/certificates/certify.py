@@ -22,27 +22,30 @@ from typing import Any
 
 import numpy as np
 
+from trainwright.config.schema import RunConfig
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.errors import DifferentArtifactError, InputError, TrainwrightError
 from trainwright.exporters.base import Exporter, Input, class_axis, names_classes
 from trainwright.exporters.certificates import reader
-from trainwright.exporters.certificates.samples import Sample, edge_rows, real_rows
+from trainwright.exporters.certificates.samples import Sample, edge_rows, own_data, real_rows
+from trainwright.exporters.certificates.units import unit_of, warn_of_unit
+from trainwright.exporters.weights import WeightsExporter
 from trainwright.inference.predictor import Predictor
 from trainwright.inference.whole_files import write_whole
-from trainwright.plugins import adapter, task_for
+from trainwright.plugins import adapter, name_of_framework, task_for
 from trainwright.records.artifact import certificate_of, read_certificate
 from trainwright.records.certificate import Certificate
-from trainwright.storage.portable import portable_config
+from trainwright.records.run_dir import RunDir
+from trainwright.storage.portable import portable_config, weights_digest
 from trainwright.tasks.support.transforms import transform_of
-from trainwright.types import INPUT_IDS, Array
+from trainwright.types import INPUT_IDS, Array, DataInfo
 from trainwright.version import VERSION
 
 log = logging.getLogger("trainwright")
 TOLERANCE = 1e-5
-BATCHES = (1, 7, 1000)  # rows that are predicted together
-TIMED = (1, 64)
 _SHOWN = 3  # rows that differ
 _SECONDS = 600
+_ROWS = 1000  # of the test split
 _PREDICTING = 20  # seconds that the run's predictor may take for a batch
 _KEPT_CELLS = 1 << 21  # of outputs, which the certificate holds
 _BATCH_CELLS = 1 << 24
@@ -76,12 +79,12 @@ def export_certified(
         DifferentArtifactError: The artifact predicts something else; it does not appear.
     """
     exporter: Exporter = adapter("exporter", form)()
-    exporter.check_framework(form, predictor)
+    exporter.check_framework(form, name_of_framework(predictor.framework))
     predictor.unusual()  # which silences warnings of the edge rows
     inputs = exporter.inputs(predictor)
     with tempfile.TemporaryDirectory(prefix="trainwright-export-") as folder:
         made = Path(folder, path.name)
-        about = _about(predictor)
+        about = origin_of(predictor.run, predictor.config, predictor.info, predictor.stored.folder)
         exporter.write(predictor, made, {"run": json.dumps(about)})
         script = reader_of(made)
         script.write_text(reader_source(exporter.runtime), encoding="utf-8")
@@ -98,10 +101,28 @@ def export_certified(
                 "config": portable_config(predictor.run),
             }
         )
+        if exporter.model_alone:
+            made, certificate = _alone(predictor, made, certificate)
         text = json.dumps(certificate.to_json(), indent=1, ensure_ascii=False)
         certificate_of(made).write_text(text, encoding="utf-8")
         _place(made, path)
+    if exporter.model_alone:
+        warn_of_unit(predictor.info, certificate_of(path))
     return certificate
+
+
+def _alone(predictor: Predictor, made: Path, certificate: Certificate) -> tuple[Path, Certificate]:
+    """Return the model's file of a compared folder, and the certificate of it alone."""
+    (found,) = made.glob("model.*")
+    file = made / "alone" / made.name
+    file.parent.mkdir()
+    found.rename(file)
+    inputs = [
+        {"name": name, "dtype": spec.dtype, "shape": list(spec.shape), "content": "", "reads": {}}
+        for name, spec in predictor.info.inputs.items()
+    ]
+    alone = {"inputs": inputs, "outputs": [unit_of(predictor.info)], "files": files_of(file)}
+    return file, certificate.model_copy(update=alone | {"edge_rows": {}, "test_rows": {}, "data": {}})
 
 
 def verify(path: Path, rows: Path | None = None) -> str:
@@ -115,6 +136,8 @@ def verify(path: Path, rows: Path | None = None) -> str:
     """
     certificate = read_certificate(path)
     exporter: type[Exporter] = adapter("exporter", certificate.format)
+    if exporter.model_alone or issubclass(exporter, WeightsExporter):
+        return _verified_alone(exporter(), path, certificate, rows)
     exporter.check_runtime()
     with tempfile.TemporaryDirectory(prefix="trainwright-verify-") as folder:
         script = Path(folder, "verify.py")
@@ -135,6 +158,24 @@ def verify(path: Path, rows: Path | None = None) -> str:
     return done.stdout.strip()
 
 
+def _verified_alone(exporter: Exporter, path: Path, certificate: Certificate, rows: Path | None) -> str:
+    """Return what was verified of weights, or of a model's file, alone; see `verify`."""
+    if rows is not None:
+        raise InputError(f"{path} does not say how rows become predictions: leave {rows} out")
+    problems = [*reader.changed_files(path, certificate.to_json())]
+    said = f"{len(certificate.files)} {'file is' if len(certificate.files) == 1 else 'files are'} equal"
+    if isinstance(exporter, WeightsExporter):
+        said = f"{certificate.compared['tensors']} tensors are equal"
+        try:
+            difference = None if problems else exporter.difference(path, certificate.compared)
+        except ValueError as error:
+            difference = str(error)
+        problems += [difference] if difference else []
+    if problems:
+        raise DifferentArtifactError("\n  ".join([f"{path.name} is not as certified:", *problems[:5]]))
+    return f"{path.name} is as certified: {said}"
+
+
 def reader_of(path: Path) -> Path:
     """Return the path of the script that opens an artifact: inside a folder, beside a file."""
     return path / "reader.py" if path.is_dir() else path.with_name(f"{path.name}.reader.py")
@@ -147,8 +188,9 @@ def _place(made: Path, path: Path) -> None:
     if made.is_file():
         others = [one for one in parts_of(made) if one != made]
         for one in (*others, reader_of(made), certificate_of(made)):
-            target = path.with_name(path.name + one.name.removeprefix(made.name))
-            write_whole(target, partial(shutil.copyfile, one))
+            if one.exists():
+                target = path.with_name(path.name + one.name.removeprefix(made.name))
+                write_whole(target, partial(shutil.copyfile, one))
 
 
 def reader_source(runtime: str) -> str:
@@ -181,28 +223,23 @@ def _certified(
     Raises:
         DifferentArtifactError: It predicts something else, or cannot be opened.
     """
-    edges = _possible(predictor, edge_rows(predictor, inputs))
-    began = time.perf_counter()
-    expected = {"edge": outputs_of(predictor, edges)}
-    most, batches = _affordable(expected["edge"], (time.perf_counter() - began) / len(edges))
-    real = _real(predictor, inputs, most)
-    samples = {"edge": edges} | ({} if real is None else {"test": real})
-    if real is not None:
-        expected["test"] = outputs_of(predictor, real)
-    found = {
-        name: _measured(made, sample.feeds(inputs), batches, TIMED if name == list(samples)[-1] else ())
-        for name, sample in samples.items()
-    }
+    samples, expected, batches = _samples(exporter, predictor, inputs)
+    edges, real = samples["edge"], samples.get("test")
+    feeds = {name: sample.feeds(inputs) for name, sample in samples.items()}
+    found = _measured(made, feeds, batches, exporter.timed)
     differences = {
         name: _differences(
-            found[name], expected[name], samples[name].names, tolerance, class_axis(predictor.info)
+            {key.removeprefix(f"{name}/"): one for key, one in found.items() if key.startswith(f"{name}/")},
+            expected[name],
+            samples[name].names,
+            tolerance,
+            class_axis(predictor.info),
         )
         for name in samples
     }
     for name, one in differences.items():
         if one.lines:
             raise _different(exporter, predictor, made, inputs, samples[name], one)
-    timed = next(reversed(found.values()))
     return Certificate(
         artifact=made.name,
         format="",
@@ -220,33 +257,51 @@ def _certified(
             "mean_difference": float(np.mean([one.mean for one in differences.values()])),
             "equal_labels": min(one.equal_labels for one in differences.values()),
         },
-        latency_seconds={str(size): float(timed[f"/latency/{size}"]) for size in TIMED}
-        | {"open": float(timed["/open"])},
+        latency_seconds={str(size): float(found[f"/latency/{size}"]) for size in exporter.timed}
+        | {"open": float(found["/open"])},
         edge_rows=_kept(edges, inputs, expected["edge"]) | {"rows": list(edges.names)},
         test_rows={"keys": [], "outputs": {}} if real is None else _keyed(real, inputs, expected["test"]),
     )
 
 
-def _real(predictor: Predictor, inputs: Sequence[Input], most: int) -> Sample | None:
-    """Return real rows; None, with a warning, if they cannot be had again."""
-    manifest = predictor.run.manifest()
-    if manifest is not None and "data" in manifest.objects:
-        log.warning("the run's data were given as objects: the artifact is compared on made-up rows alone")
-        return None
-    return real_rows(predictor.load_data(), predictor, inputs, most)
+def _samples(
+    exporter: Exporter, predictor: Predictor, inputs: Sequence[Input]
+) -> tuple[dict[str, Sample], dict[str, Mapping[str, Array]], Sequence[int]]:
+    """Return the rows to compare on, by sample, the outputs that they must have, and the sizes of batches."""
+    if own := exporter.own_rows(predictor):
+        samples = {
+            name: Sample(rows, [f"{name} row {i}" for i in range(len(next(iter(rows.values()))))])
+            for name, rows in own.items()
+        }
+        wanted = {name: exporter.expected(predictor, rows) for name, rows in own.items()}
+        return samples, wanted, exporter.batches
+    edges = _possible(predictor, edge_rows(predictor, inputs))
+    began = time.perf_counter()
+    expected: dict[str, Mapping[str, Array]] = {"edge": outputs_of(predictor, edges)}
+    seconds = (time.perf_counter() - began) / len(edges)
+    most, batches = _affordable(exporter, expected["edge"], seconds)
+    data = own_data(predictor)
+    real = None if data is None else real_rows(data, predictor, inputs, most)
+    if real is None:
+        return {"edge": edges}, expected, batches
+    return {"edge": edges, "test": real}, expected | {"test": outputs_of(predictor, real)}, batches
 
 
-def _affordable(outputs: Mapping[str, Array], seconds: float) -> tuple[int, Sequence[int]]:
+def _affordable(
+    exporter: Exporter, outputs: Mapping[str, Array], seconds: float
+) -> tuple[int, Sequence[int]]:
     """Return how many real rows to compare, and the sizes of batches: fewer where a row is large or slow.
 
     Args:
+        exporter: The exporter.
         outputs: Outputs of some rows.
         seconds: The time that the run's predictor takes for a row.
     """
     cells = sum(int(np.prod(one.shape[1:])) for one in outputs.values())
-    most = min(BATCHES[-1], int(_PREDICTING / seconds), _KEPT_CELLS // cells)
-    largest = min(BATCHES[-1], int(_PREDICTING / seconds), _BATCH_CELLS // cells)
-    return max(most, 4), sorted({*BATCHES[:-1], max(largest, BATCHES[-2])})
+    *smaller, full = exporter.batches
+    most = min(_ROWS, int(_PREDICTING / seconds), _KEPT_CELLS // cells)
+    largest = min(full, int(_PREDICTING / seconds), _BATCH_CELLS // cells)
+    return max(most, 4), sorted({*smaller, max(largest, *smaller)})
 
 
 def _possible(predictor: Predictor, sample: Sample) -> Sample:
@@ -279,25 +334,33 @@ def outputs_of(predictor: Predictor, sample: Sample) -> dict[str, Array]:
 
 
 def _measured(
-    made: Path, feeds: Mapping[str, Array], batches: Sequence[int], times: Sequence[int]
+    made: Path, samples: Mapping[str, Mapping[str, Array]], batches: Sequence[int], times: Sequence[int]
 ) -> dict[str, Array]:
     """Return the outputs of an artifact in batches of several sizes, from a process of its own, and times.
+
+    Args:
+        made: The artifact.
+        samples: The inputs of each sample.
+        batches: The sizes of batches.
+        times: Those to be timed.
+
+    Returns:
+        `SAMPLE/SIZE/OUTPUT` arrays, and the seconds `/latency/SIZE` and `/open`.
 
     Raises:
         DifferentArtifactError: Its runtime cannot open it or predict.
     """
-    rows = len(next(iter(feeds.values())))
-    # The largest batch is full: rows are repeated.
-    whole = np.resize(np.arange(rows), max(rows, *batches))
+    columns: dict[str, Array] = {}
+    for sample, feeds in samples.items():
+        rows = len(next(iter(feeds.values())))
+        # The largest batch is full: rows are repeated.
+        whole = np.resize(np.arange(rows), max(rows, *batches))
+        columns |= {f"{sample}:{name}": _portable(value[whole]) for name, value in feeds.items()}
+        columns[f"{sample}/rows"] = np.array(rows)
     with tempfile.TemporaryDirectory(prefix="trainwright-certify-") as folder:
         given, outputs = Path(folder, "inputs.npz"), Path(folder, "outputs.npz")
-        columns = {f":{name}": _portable(value[whole]) for name, value in feeds.items()}
         with open(given, "wb") as target:
-            sizes = {
-                "/sizes": np.array(batches),
-                "/times": np.array(times, np.int64),
-                "/rows": np.array(rows),
-            }
+            sizes = {"/sizes": np.array(batches), "/times": np.array(times, np.int64)}
             np.savez(target, allow_pickle=False, **sizes, **columns)
         script = reader_of(made).absolute()
         command = [sys.executable, "-I", str(script), "measure", str(given), str(outputs)]
@@ -483,21 +546,19 @@ def files_of(made: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _about(predictor: Predictor) -> dict[str, Any]:
-    """Return where a model came from."""
-    from trainwright.storage.portable import weights_digest
-
+def origin_of(run: RunDir, config: RunConfig, info: DataInfo, checkpoint: Path) -> dict[str, Any]:
+    """Return where a model came from: its run, and the folder of its checkpoint."""
     return {
-        "id": predictor.run.id,
-        "experiment": predictor.config.experiment.name,
-        "digest": weights_digest(predictor.stored.folder),
-        "config_sha256": predictor.run.config_sha256(),
-        "model": predictor.config.model.type,
-        "task": predictor.info.task,
-        "target": predictor.info.target,
+        "id": run.id,
+        "experiment": config.experiment.name,
+        "digest": weights_digest(checkpoint),
+        "config_sha256": run.config_sha256(),
+        "model": config.model.type,
+        "task": info.task,
+        "target": info.target,
     }
 
 
 def _versions(exporter: Exporter) -> dict[str, str]:
-    known = {"trainwright": VERSION}
-    return known | {name: metadata.version(name) for name in exporter.packages}
+    known, sources = {"trainwright": VERSION}, metadata.packages_distributions()
+    return known | {name: metadata.version(sources.get(name, [name])[0]) for name in exporter.packages}

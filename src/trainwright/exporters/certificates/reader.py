@@ -390,32 +390,47 @@ def measure(model: Model, given: str, made: str, opened: float) -> None:
 
     Args:
         model: The model.
-        given: The inputs, with the sizes of batches as `/sizes`, and those to be timed as `/times`; the
-            outputs of the first `/rows` are wanted, those of batches of one row of 64 at most.
-        made: The file to write: `SIZE/OUTPUT` arrays, and seconds as `/latency/SIZE` and `/open`.
+        given: The inputs as `SAMPLE:INPUT`, with the sizes of batches as `/sizes`, and those to be timed as
+            `/times`; the outputs of the first `SAMPLE/rows` are wanted, those of batches of one row of 64 at
+            most.
+        made: The file to write: `SAMPLE/SIZE/OUTPUT` arrays, and seconds as `/latency/SIZE`, of the last
+            sample, and `/open`.
         opened: The seconds that it took to open the artifact.
     """
+    samples: dict[str, dict[str, Any]] = {}
     with np.load(given) as file:
-        sizes, times, rows = file["/sizes"].tolist(), file["/times"].tolist(), int(file["/rows"])
-        feeds = {name[1:]: file[name] for name in file.files if name.startswith(":")}
-    feeds = {
-        name: value.astype(object) if value.dtype.kind == "U" else value for name, value in feeds.items()
-    }
+        sizes, times = file["/sizes"].tolist(), file["/times"].tolist()
+        counts = {name.removesuffix("/rows"): int(file[name]) for name in file.files if "/rows" in name}
+        for key in file.files:
+            sample, _, name = key.partition(":")
+            if name:
+                value = file[key]
+                samples.setdefault(sample, {})[name] = (
+                    value.astype(object) if value.dtype.kind == "U" else value
+                )
     found: dict[str, Any] = {"/open": np.float64(opened)}
-    for size in sizes:
-        last = min(rows, 64) if size == 1 else rows
-        parts = [
-            model({name: value[start : start + size] for name, value in feeds.items()})
-            for start in range(0, last, size)
-        ]
-        for name in parts[0]:
-            whole = np.concatenate([np.asarray(part[name]) for part in parts])[:last]
-            found[f"{size}/{name}"] = whole.astype(str) if whole.dtype.kind == "O" else whole
+    for sample, feeds in samples.items():
+        for size in sizes:
+            for name, whole in in_batches(model, feeds, size, counts[sample]).items():
+                key = f"{sample}/{size}/{name}"
+                found[key] = whole.astype(str) if whole.dtype.kind == "O" else whole
+    feeds = list(samples.values())[-1]
+    rows = len(next(iter(feeds.values())))
     for size in times:
         some = {name: value[np.resize(np.arange(rows), size)] for name, value in feeds.items()}
         found[f"/latency/{size}"] = np.float64(latency(model, some))
     with open(made, "wb") as target:
         np.savez(target, allow_pickle=False, **found)
+
+
+def in_batches(model: Model, feeds: Arrays, size: int, rows: int) -> dict[str, Any]:
+    """Return the outputs of the first rows, predicted so many at a time; of single rows, 64 at most."""
+    last = min(rows, 64) if size == 1 else rows
+    parts = [
+        model({name: value[start : start + size] for name, value in feeds.items()})
+        for start in range(0, last, size)
+    ]
+    return {name: np.concatenate([np.asarray(part[name]) for part in parts])[:last] for name in parts[0]}
 
 
 def latency(model: Callable[[Any], Any], feeds: Any, seconds: float = 0.2) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,15 +12,20 @@ import numpy as np
 
 from trainwright.datasets.base import DataBundle
 from trainwright.datasets.images.preparation import ImagePreparation
+from trainwright.datasets.samples.arrays import is_frame
 from trainwright.datasets.tables.encoders.base import Encoder
 from trainwright.datasets.tables.preparation import TabularPreparation
+from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.datasets.tables.table import Table
 from trainwright.datasets.texts.preparation import TextPreparation
+from trainwright.errors import DataError, InputError
 from trainwright.exporters.base import Input
 from trainwright.exporters.certificates.inputs import tokenizer_json
 from trainwright.exporters.certificates.raw import raw_array
 from trainwright.inference.predictor import Predictor
-from trainwright.types import ATTENTION_MASK, INPUT_IDS, SPLITS, Array
+from trainwright.types import ATTENTION_MASK, FEATURES, INPUT_IDS, SPLITS, Array, SplitName
+
+log = logging.getLogger("trainwright")
 
 NAT = np.iinfo(np.int64).min  # a missing time
 _UNSEEN = "\N{SNOWMAN} not a category"
@@ -52,6 +59,8 @@ class Sample:
         """Return the inputs of an artifact: columns (rows, 1), or arrays (rows, ...)."""
         if isinstance(self.rows, list):
             return {one.name: raw_array(one._asdict(), self.rows, self.tokenizer) for one in inputs}
+        if is_frame(self.rows):
+            return {one.name: cells_of(self.rows[one.name].to_numpy(), one.dtype) for one in inputs}
         if not isinstance(self.rows, Table):
             return {one.name: np.asarray(self.rows[one.name]) for one in inputs}
         return {one.name: cells_of(self.rows.columns[one.name], one.dtype) for one in inputs}
@@ -71,10 +80,27 @@ class Sample:
 def cells_of(values: Array, dtype: str) -> Array:
     """Return a column as an input, (rows, 1)."""
     if dtype == "string":
-        return np.array([["" if one is None else str(one)] for one in values.tolist()], dtype=object)
+        cells = values.tolist()
+        texts = [
+            "" if one is None or (isinstance(one, float) and math.isnan(one)) else str(one) for one in cells
+        ]
+        return np.array(texts, dtype=object)[:, None]
     if dtype == "int64":
         return values.astype("datetime64[us]").astype(np.int64)[:, None]
     return values.astype(np.float64)[:, None]
+
+
+def own_data(predictor: Predictor) -> DataBundle | None:
+    """Return the data of a run; None, with a warning, where they were given as objects, or cannot be read."""
+    try:
+        return predictor.load_data()
+    except (InputError, DataError) as error:
+        reason = str(error).partition("\n")[0].partition("; ")[0]
+        log.warning(
+            "the exported model is compared on made-up rows alone, as the run's data are not there: %s",
+            reason,
+        )
+        return None
 
 
 def real_rows(
@@ -89,6 +115,8 @@ def real_rows(
         most: The number of rows, at most.
     """
     split = next(name for name in reversed(SPLITS) if name in bundle.splits)
+    if isinstance(predictor.preparation, RawPreparation):
+        return _rows_of_frame(bundle, split)
     kept = bundle.examples.get(split)
     if predictor.preparation is not None and kept is None:
         return None
@@ -102,9 +130,23 @@ def real_rows(
     return Sample(rows, [f"row {i} of the {split} split" for i in range(count)], tokenizer_json(predictor))
 
 
+def _rows_of_frame(bundle: DataBundle, split: SplitName) -> Sample:
+    """Return the first rows of a split as a data frame, which a pipeline gets."""
+    rows = bundle.splits[split].take(np.arange(min(len(bundle.splits[split]), 100), dtype=np.int64))
+    frame = rows[FEATURES]
+    return Sample(frame, [f"row {i} of the {split} split" for i in range(len(frame))])
+
+
 def edge_rows(predictor: Predictor, inputs: Sequence[Input]) -> Sample:
     """Return rows that are made up: a usual one, and for each column missing, unseen and extreme values."""
     preparation = predictor.preparation
+    if isinstance(preparation, RawPreparation):
+        if (data := own_data(predictor)) is None:
+            raise InputError(
+                f"run {predictor.run.id} prepares its columns itself, so that its own rows are needed to "
+                "compare what is exported"
+            )
+        return _rows_of_frame(data, "train")
     if isinstance(preparation, TabularPreparation):
         return _edges_of_columns(preparation, predictor.stored.data.ranges)
     if isinstance(preparation, TextPreparation):

@@ -34,6 +34,7 @@ _MOST_PARAMETERS = 500_000_000  # of 4 bytes each, and room for constants
 class OnnxExporter(Exporter):
     """An exporter of ONNX files, which hold preparation, model, and the unit and labels of its outputs."""
 
+    summary = "a file for ONNX Runtime"
     suffix = ".onnx"
     runtime = "trainwright.exporters.onnx.runtime"
     packages = ("onnxruntime", "numpy")

@@ -12,6 +12,7 @@ from trainwright.require import require
 class Pt2Exporter(PreparedExporter):
     """An exporter of programs of torch.export."""
 
+    summary = "a folder: a program of torch.export, for PyTorch alone"
     runtime = "trainwright.exporters.pt2.runtime"
     packages = ("torch", "numpy")
     extra = "torch"

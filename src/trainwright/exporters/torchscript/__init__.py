@@ -12,6 +12,7 @@ from trainwright.require import require
 class TorchscriptExporter(PreparedExporter):
     """An exporter of frozen TorchScript, traced."""
 
+    summary = "a folder: frozen TorchScript"
     runtime = "trainwright.exporters.torchscript.runtime"
     packages = ("torch", "numpy")
     extra = "torch"

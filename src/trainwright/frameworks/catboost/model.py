@@ -12,7 +12,7 @@ import numpy as np
 
 from trainwright.datasets.base import Split
 from trainwright.errors import ModelError, TrainingError
-from trainwright.frameworks.base import WEIGHTS_FILE, Exports, LearnerInputs, Model, ModelInputs
+from trainwright.frameworks.base import WEIGHTS_FILE, LearnerInputs, Model, ModelInputs
 from trainwright.frameworks.boosting.calls import predicted_in_blocks
 from trainwright.frameworks.boosting.estimators import check_estimator
 from trainwright.frameworks.boosting.objective import Objective, mean_loss
@@ -109,11 +109,6 @@ class CatboostModel(Model):
         importance = self.native.get_feature_importance()
         return {"prediction_change": np.asarray(importance, dtype=np.float64)}
 
-    def export(self, path: Path, form: str) -> None:
-        """Write the model in CatBoost's binary (`cbm`) or JSON format."""
-        with translated("the export failed", TrainingError):
-            self.native.save_model(str(path), format=form)
-
     @abstractmethod
     def serialized(self, rounds: int) -> bytes:
         """Return the serialized model of the first `rounds` rounds; empty without any."""
@@ -185,8 +180,6 @@ class LoadedModel(CatboostModel):
         metric: A metric of the user's that is reported as the loss, or None.
         data: The serialized model.
     """
-
-    exports: Exports = Exports(("cbm", "json"), has_columns=True)
 
     def __init__(
         self, library: Any, inputs: ModelInputs, objective: Objective, metric: Any, data: bytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainwright.datasets.base import Split
-from trainwright.errors import ModelError
-from trainwright.frameworks.base import Exports, Model, ModelInputs
+from trainwright.frameworks.base import Model, ModelInputs
 from trainwright.frameworks.keras import backend, trainers
 from trainwright.frameworks.keras.backend_trainer import BackendTrainer
 from trainwright.frameworks.keras.custom_state import CustomState
@@ -51,31 +49,6 @@ class _KerasModel(Model):
         """The meaning of the model's outputs."""
         return self._network.meaning
 
-    def export(self, path: Path, form: str) -> None:
-        """Write a .keras file, or a TensorFlow SavedModel.
-
-        The exported model returns its raw outputs, such as logits, or values in standardized units.
-
-        Raises:
-            ModelError: The model has parts that cannot be saved, or the backend cannot write a SavedModel.
-        """
-        try:
-            if form == "keras":
-                self._save(path)
-            else:
-                self.native.export(str(path), format="tf_saved_model", verbose=False)
-        except Exception as error:
-            raise ModelError(
-                f"the model cannot be written as {form}: {type(error).__name__}: {error}"
-            ) from error
-
-    def _save(self, path: Path) -> None:
-        """Write a .keras file to a path with any suffix."""
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            file = Path(folder) / "model.keras"  # Keras requires this suffix
-            self.native.save(file)
-            file.replace(path)
-
 
 class LiveModel(_KerasModel):
     """The view of a model in training."""
@@ -107,8 +80,6 @@ class LiveModel(_KerasModel):
 
 class LoadedModel(_KerasModel):
     """A model of its own, for many threads: each prediction is a function of weights, rows and seeds."""
-
-    exports: Exports = Exports(("keras", "saved_model"))
 
     def __init__(self, inputs: ModelInputs, folder: Path) -> None:
         running = backend.current(inputs.config)

@@ -11,7 +11,7 @@ import numpy as np
 
 from trainwright.datasets.base import Split
 from trainwright.errors import ModelError, TrainingError
-from trainwright.frameworks.base import WEIGHTS_FILE, Exports, LearnerInputs, Model, ModelInputs
+from trainwright.frameworks.base import WEIGHTS_FILE, LearnerInputs, Model, ModelInputs
 from trainwright.frameworks.boosting.calls import predicted_in_blocks
 from trainwright.frameworks.boosting.estimators import check_estimator
 from trainwright.frameworks.boosting.objective import Objective, mean_loss
@@ -109,11 +109,6 @@ class LightgbmModel(Model):
         booster = self._booster()
         return {kind: booster.feature_importance(kind).astype(np.float64) for kind in ("gain", "split")}
 
-    def export(self, path: Path, form: str) -> None:  # noqa: ARG002 - the only format
-        """Write the model in LightGBM's text format."""
-        with translated("the export failed", TrainingError):
-            self._booster().save_model(str(path))
-
     @abstractmethod
     def _booster(self) -> Any:
         """Return a `lightgbm.Booster` of all trees."""
@@ -189,8 +184,6 @@ class LoadedModel(LightgbmModel):
         objective: Its objective.
         text: The model in LightGBM's format.
     """
-
-    exports: Exports = Exports(("txt",), has_columns=True)
 
     def __init__(self, library: Any, spec: LightgbmSpec, objective: Objective, text: str) -> None:
         super().__init__(library, spec, objective)

@@ -12,8 +12,8 @@ import numpy as np
 
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import ArraySplit, Split
-from trainwright.errors import InputError, ModelError, TrainingError, TrainwrightError
-from trainwright.frameworks.base import WEIGHTS_FILE, Exports, Model, ModelInputs
+from trainwright.errors import ModelError, TrainingError, TrainwrightError
+from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainwright.frameworks.sklearn import storage
 from trainwright.frameworks.sklearn.estimator import build_estimator, stored_class
 from trainwright.frameworks.sklearn.mutable import MutableParts, changes_settings
@@ -34,8 +34,6 @@ from trainwright.frameworks.sklearn.targets import targets_of
 from trainwright.frameworks.support.stored import read_arrays
 from trainwright.require import require
 from trainwright.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo, Predictions
-
-FORMATS = ("skops",)
 
 
 class EstimatorModel(Model):
@@ -64,16 +62,6 @@ class EstimatorModel(Model):
             if isinstance(values, np.ndarray) and values.shape[-1:] == (features,):
                 importances[kind] = np.abs(values.astype(np.float64)).reshape(-1, features).mean(axis=0)
         return importances
-
-    def export(self, path: Path, form: str) -> None:
-        """Write a .skops file (https://skops.readthedocs.io).
-
-        Raises:
-            InputError: The format is unknown.
-        """
-        if form not in FORMATS:
-            raise InputError(f"unknown export format {form!r}; allowed: {', '.join(FORMATS)}")
-        storage.import_skops().dump(self.native, path)
 
     def _batches(self, split: Split, estimator: Any) -> Iterator[tuple[Array, Batch]]:
         """Yield the rows that are predicted together: their ids and arrays.
@@ -110,8 +98,6 @@ class LoadedModel(EstimatorModel):
         inputs: What the model is built from.
         estimator: The estimator, as it was stored.
     """
-
-    exports: Exports = Exports(("skops",))
 
     def __init__(self, inputs: ModelInputs, estimator: Any) -> None:
         super().__init__(inputs.config, inputs.info)

@@ -15,25 +15,23 @@ import numpy as np
 import torch
 
 from trainwright.datasets.base import Split
-from trainwright.digest import files_of, write_tensors
+from trainwright.digest import files_of
 from trainwright.errors import ModelError, TrainwrightError
-from trainwright.frameworks.base import WEIGHTS_FILE, Exports, Model, ModelInputs
+from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.support.torch_draws import OwnGenerators
 from trainwright.frameworks.torch.data import TensorSource
 from trainwright.frameworks.torch.generators import generators, seed_generators
-from trainwright.frameworks.torch.huggingface import module as huggingface
 from trainwright.frameworks.torch.huggingface.build import ARCHITECTURE
 from trainwright.frameworks.torch.network import Network, translated
 from trainwright.frameworks.torch.outputs import as_float, call_of, first_output
 from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.parallel.tensor.parallelize import split
-from trainwright.frameworks.torch.params import FOLDER_FORMATS, FORMATS, TRANSFORMERS
+from trainwright.frameworks.torch.params import TRANSFORMERS
 from trainwright.frameworks.torch.predictions import to_predictions
 from trainwright.frameworks.torch.process import device_of
 from trainwright.frameworks.torch.state import structure
-from trainwright.frameworks.torch.state.snapshot import named_buffer
 from trainwright.frameworks.torch.state.training import TrainingState, saved_architecture
 from trainwright.frameworks.torch.state.unsaved import fingerprints
 from trainwright.process.machine import available_memory
@@ -80,18 +78,6 @@ class _TorchModel(Model):
     def parameter_count(self) -> int:
         """The number of elements of the module's parameters."""
         return sum(one.numel() for one in self._module.parameters())
-
-    def export(self, path: Path, form: str) -> None:
-        """Write the weights as a safetensors file, rounded to bf16 by the second format, or a folder."""
-        if form in huggingface.FORMATS:
-            huggingface.export(self._module, path, form)
-            return
-        weights = self._state.files(weights_only=True)[WEIGHTS_FILE]
-        if form == FORMATS[1]:
-            weights = {
-                name: one.bfloat16() if one.is_floating_point() else one for name, one in weights.items()
-            }
-        write_tensors(path, [named_buffer(name, one) for name, one in weights.items()])
 
 
 class _Predicting(torch.nn.Module):
@@ -248,8 +234,6 @@ class LoadedModel(_TorchModel):
     A module may draw, or change its buffers, only for some rows, which the first call did not have. So each
     later call is watched, and what it did is undone and done again with the precautions that it needs.
     """
-
-    exports: Exports = Exports(FORMATS, FOLDER_FORMATS)
 
     def __init__(self, inputs: ModelInputs, folder: Path) -> None:
         size = sum(path.stat().st_size for path in files_of(folder, WEIGHTS_FILE))

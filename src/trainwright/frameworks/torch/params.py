@@ -276,8 +276,6 @@ OPTIMIZERS: dict[str, type[Section]] = {
     "muon": MuonParams,
 }
 
-FOLDER_FORMATS = ("huggingface", "peft")
-FORMATS = ("safetensors", "safetensors-bf16", *FOLDER_FORMATS)
 LOSSES = (
     *("auto", "cross_entropy", "binary_cross_entropy", "token_cross_entropy"),
     *("focal", "dice"),

@@ -12,7 +12,7 @@ import numpy as np
 
 from trainwright.datasets.base import ArraySplit, Split
 from trainwright.errors import ModelError, TrainingError
-from trainwright.frameworks.base import WEIGHTS_FILE, Exports, Model, ModelInputs
+from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainwright.frameworks.boosting.estimators import check_estimator
 from trainwright.frameworks.support.stored import check_features, read_model
 from trainwright.frameworks.xgboost.library import chosen_device, translated, xgboost
@@ -39,8 +39,6 @@ class XgboostModel(Model):
         rows_of: Returns the matrix and the targets of a split.
         booster: The booster; a learner replaces it at a restore.
     """
-
-    exports: Exports = Exports(("ubj", "json"), has_columns=True)
 
     def __init__(
         self,
@@ -102,11 +100,6 @@ class XgboostModel(Model):
                 for name, value in self.booster.get_score(importance_type=kind).items():
                     values[positions[name]] = value
         return scores
-
-    def export(self, path: Path, form: str) -> None:
-        """Write the model as UBJSON (`ubj`) or JSON (`json`), with the feature names."""
-        with translated("the export failed", TrainingError):
-            path.write_bytes(self.serialized(form))
 
     def serialized(self, form: str, rounds: int | None = None) -> bytearray:
         """Return the model in one of XGBoost's formats, with the feature names.

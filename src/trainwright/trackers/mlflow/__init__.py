@@ -179,7 +179,7 @@ class MlflowTracker:
                 model_id = self._created_model(run.info.experiment_id, digest)
             model = self._client.get_logged_model(model_id)
             if str(model.status) != "READY":
-                from trainwright.trackers.mlflow.model import DATA, Logged, write_model
+                from trainwright.trackers.support.mlflow_model import DATA, Logged, write_model
 
                 write_model(folder, Logged(model_id, self._run_id))
                 self._client.log_model_artifacts(model_id, str(folder))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import json
 import sys
@@ -10,7 +9,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -20,7 +18,6 @@ from trainwright.digest import sha256_json
 from trainwright.errors import ModelError
 from trainwright.types import INPUT_IDS
 
-HUGGINGFACE, PEFT = FORMATS = ("huggingface", "peft")
 _UNSTABLE = ("transformers_version", "_name_or_path", "dtype")  # of a configuration; they change no bits
 
 
@@ -74,27 +71,6 @@ def check_tokens(module: nn.Module, splits: Mapping[Any, Split]) -> None:
                 f"the model has {size} tokens (vocab_size), but {INPUT_IDS} of {name} has token {largest}; "
                 "use the model's own tokenizer; of a model with random weights, set model.config.vocab_size"
             )
-
-
-def export(module: nn.Module, path: Path, form: str) -> None:
-    """Write a folder that `from_pretrained` takes: the model with its adapters merged, or these alone.
-
-    Raises:
-        ModelError: It is no model of transformers, or has no adapters.
-    """
-    if (base := base_of(module)) is None or (form == PEFT and not _is_adapted(module)):
-        needed = "a model of transformers" if base is None else "adapters (model.lora)"
-        raise ModelError(f"--format {form} needs {needed}, which this run does not have; leave it out")
-    whole: Any = copy.deepcopy(module)
-    with quiet():
-        if form == PEFT:
-            whole.save_pretrained(path, save_embedding_layers=False)  # they are not trained
-            return
-        if _is_adapted(whole):
-            whole = whole.merge_and_unload()
-        if hasattr(whole.config, "use_cache"):
-            whole.config.use_cache = True  # as by default: generation is faster with it
-        whole.save_pretrained(path)
 
 
 @contextmanager

@@ -27,7 +27,11 @@ import numpy as np
 
 from trainwright import plugins
 from trainwright.config.emit import emit
+from trainwright.datasets.tables.encoders.base import Encoder
 from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation, from_json
+from trainwright.datasets.tables.raw import RawPreparation
+from trainwright.datasets.tables.typed import ColumnKind
+from trainwright.datasets.texts.preparation import TextPreparation
 from trainwright.errors import CheckpointError, DataError, InputError
 from trainwright.records.data import DataDescription, understanding
 from trainwright.records.manifest import Manifest
@@ -55,12 +59,17 @@ class Logged(NamedTuple):
     run_id: str | None = None
 
 
-def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 - immutable
+def write_model(
+    folder: Path,
+    logged: Logged = Logged(),  # noqa: B008 - immutable
+    metadata: Mapping[str, str] | None = None,
+) -> Path:
     """Turn a folder that holds a portable run in `run` into an MLflow model, and return it.
 
     Args:
         folder: The folder.
         logged: The ids in MLflow, if the model is logged there.
+        metadata: What else to write into the metadata of `MLmodel`.
 
     Raises:
         InputError: The model's predictions need targets, so that rows alone have none; or they are masks.
@@ -86,7 +95,7 @@ def write_model(folder: Path, logged: Logged = Logged()) -> Path:  # noqa: B008 
             "outputs": json.dumps(_outputs(info)),
             "params": None,
         },
-        "metadata": {"columns": preparation.contents} if preparation else {},
+        "metadata": ({"columns": preparation.contents} if preparation else {}) | dict(metadata or {}),
     }
     if example is not None:
         document["saved_input_example_info"] = _write_example(folder, example)
@@ -125,19 +134,49 @@ def _flavors(manifest: Manifest, info: DataInfo) -> Json:
 
 
 def _inputs(info: DataInfo, preparation: AnyPreparation | None) -> list[Json]:
-    """Return the inputs of the signature.
-
-    Columns are of type `any`: MLflow refuses integers where a signature says double, text where it says
-    number, and missing values where it says integer. The preparation reads all of them, and its own messages
-    name column and row.
-    """
-    if preparation is not None:
-        return [{"type": "any", "name": name, "required": True} for name in preparation.column_names]
+    """Return the inputs of the signature."""
+    if isinstance(preparation, TabularPreparation):
+        return [
+            {
+                "type": _type_of(column, preparation.kinds.get(column.name)),
+                "name": column.name,
+                "required": not column.accepts_missing,
+            }
+            for column in preparation.columns
+        ]
+    if isinstance(preparation, RawPreparation):
+        columns = zip(preparation.feature_names, preparation.dtypes, strict=True)
+        return [{"type": _type_of_frame(dtype), "name": name, "required": True} for name, dtype in columns]
+    if isinstance(preparation, TextPreparation):
+        words = {"type": "array", "items": {"type": "string"}}
+        kind = words if preparation.of_words else {"type": "string"}
+        return [{**kind, "name": preparation.column, "required": True}]
+    if preparation is not None:  # the content of an image file; JSON has it as base64
+        return [{"type": "binary", "name": name, "required": True} for name in preparation.column_names]
     tensors = [
         {"type": "tensor", "tensor-spec": {"dtype": spec.dtype, "shape": [-1, *spec.shape]}, "name": name}
         for name, spec in info.inputs.items()
     ]
     return tensors if len(tensors) > 1 else [{k: v for k, v in tensors[0].items() if k != "name"}]
+
+
+def _type_of(column: Encoder, kind: ColumnKind | None) -> str:
+    """Return MLflow's type of the cells of a column.
+
+    Text that the preparation reads as numbers, yes and no, or times in a format of their own stays text:
+    MLflow would read 1,5 and 03/04/2026 otherwise, or not at all.
+    """
+    if column.reads == "text" or (kind is not None and kind.given == "text"):
+        return "string"
+    if column.reads == "time":
+        return "datetime"
+    return "boolean" if kind is not None and kind.kind == "boolean" else "double"
+
+
+def _type_of_frame(dtype: str) -> str:
+    """Return MLflow's type of a column of a data frame."""
+    kinds = {"int": "long", "uint": "long", "float": "double", "bool": "boolean", "datetime": "datetime"}
+    return next((kind for name, kind in kinds.items() if dtype.lower().startswith(name)), "string")
 
 
 def _outputs(info: DataInfo) -> list[Json]:

@@ -1,0 +1,1 @@
+"""Parts that trackers and what stands on them share."""
