@@ -31,7 +31,7 @@ class ImageInput(nn.Module):
 
     def forward(self, samples: Tensor) -> Tensor:
         """Compute (rows, ...) of any numbers -> (rows, channels, height, width) float32."""
-        images = samples.reshape(len(samples), *self.shape)  # flat rows, such as the columns of a table
+        images = samples.reshape(samples.shape[0], *self.shape)  # flat rows, such as the columns of a table
         if samples.dtype == torch.uint8:
             images = images.float() / 255
         elif not images.is_floating_point():
