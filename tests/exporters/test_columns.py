@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ import pytest
 from trainwright import api
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.exporters.base import inputs_of
+from trainwright.exporters.certificates.certify import reader_source
 from trainwright.exporters.certificates.columns import features_of, predictions_of
+from trainwright.exporters.certificates.reader import column
 from trainwright.exporters.certificates.samples import edge_rows, real_rows
 from trainwright.exporters.prepared import about
+from trainwright.plugins import adapter, names
 from trainwright.testing.exporter_suite import write_rows
 
 _TEXTS = ["very good and fast", "bad", "", "Good, GOOD food", "slow and bad Straße"]
@@ -81,3 +85,63 @@ def test_outputs_of_classes_and_values() -> None:
     scaled = {"kind": "standardize", "columns": [{"mean": 10.0, "scale": 2.0}]}
     found = predictions_of({**values, "offset": [], "transform": scaled}, np.array([0.5]))
     assert found["prediction"].tolist() == [[11.0]]
+
+
+def test_the_modules_of_a_reader_define_different_names() -> None:
+    """They become one file."""
+    for name in names("exporter"):
+        source = reader_source(adapter("exporter", name).runtime)
+        assert "trainwright." not in source
+        bound: dict[str, str] = {}
+        for node in ast.parse(source).body:
+            match node:
+                case ast.Import() | ast.ImportFrom():
+                    origin = node.module if isinstance(node, ast.ImportFrom) else ""
+                    own = {alias.asname or alias.name: f"{origin}.{alias.name}" for alias in node.names}
+                case ast.FunctionDef() | ast.ClassDef():
+                    own = {node.name: f"line {node.lineno}"}
+                case ast.Assign():
+                    own = {ast.unparse(target): f"line {node.lineno}" for target in node.targets}
+                case _:
+                    own = {}
+            for key, value in own.items():
+                assert bound.setdefault(key, value) == value, f"{name}: {key}"
+
+
+@pytest.mark.parametrize(
+    ("cell", "reads", "value"),
+    [
+        ("1.234,5", {"decimal": ","}, 1234.5),
+        ("$60,425", {}, 60425.0),
+        ("120 m²", {"unit": "m²"}, 120.0),
+        (" Ja ", {}, 1.0),
+        ("n/a", {}, np.nan),
+        ("-1", {"missing": [-1]}, np.nan),
+    ],
+)
+def test_numbers_in_text(cell: str, reads: dict[str, Any], value: float) -> None:
+    (found,) = column({"dtype": "float64", "reads": reads}, [cell])
+    np.testing.assert_array_equal(found, [value])
+
+
+@pytest.mark.parametrize(
+    ("cell", "reads", "day"),
+    [
+        ("24.04.2002", {"order": "day first"}, "2002-04-24"),
+        ("03/04/2026", {"order": "month first"}, "2026-03-04"),
+        ("03/04/2026", {"order": "day first"}, "2026-04-03"),
+        ("1981 Q2", {}, "1981-04-01"),
+        ("20260131", {"format": "%Y%m%d"}, "2026-01-31"),
+        ("1769817600", {"unit": "s"}, "2026-01-31"),
+        ("2026-01-31T02:00:00+02:00", {}, "2026-01-31"),
+        ("?", {}, "NaT"),
+    ],
+)
+def test_times_in_text(cell: str, reads: dict[str, Any], day: str) -> None:
+    (found,) = column({"dtype": "int64", "reads": reads}, [cell])
+    assert found.astype("datetime64[us]")[0] == np.datetime64(day) or (day == "NaT" and found[0] == -(2**63))
+
+
+def test_other_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="'many' is no number"):
+        column({"dtype": "float64", "reads": {}}, ["many"])

@@ -24,8 +24,9 @@ from trainwright.datasets.tables.times import (
     read_time,
     reading_of,
 )
-from trainwright.datasets.tables.typed import BOOLEANS, PLURALS, ColumnKind, Kind, read_each, without
+from trainwright.datasets.tables.typed import PLURALS, ColumnKind, Kind, read_each, without
 from trainwright.datasets.tables.written import (
+    BOOLEANS,
     is_missing_word,
     read_number,
     unit_of,

@@ -15,13 +15,14 @@ import difflib
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from decimal import Decimal
 from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 
+from trainwright.datasets.tables.times import in_utc
 from trainwright.errors import DataError
 from trainwright.types import Array, Ids
 
@@ -286,16 +287,6 @@ def _naive(value: Any) -> Any:
     if isinstance(value, datetime):
         return in_utc(value)
     return value
-
-
-def in_utc(time: datetime) -> datetime:
-    """Return a time in UTC, without zone; the first and the last day of the calendar keep their own clock."""
-    if time.tzinfo is None:
-        return time
-    try:
-        return time.astimezone(UTC).replace(tzinfo=None)
-    except OverflowError:
-        return time.replace(tzinfo=None)
 
 
 def _refuse_mixture(values: Array, absent: Array, word: Mapping[type, str | None], where: str) -> None:

@@ -1,19 +1,16 @@
-"""Dates and times as people write them: 2026-01-31T12:00Z, 31/01/2026, 1/31/26 5 pm, 31 Jan 2026."""
+"""Dates and times as people write them: 2026-01-31T12:00Z, 31/01/2026, 1/31/26 5 pm, 31 Jan 2026.
+
+It imports nothing of ours, so that the readers of exported models hold it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Literal, NamedTuple
 
-import numpy as np
-
-from trainwright.datasets.tables.table import in_utc
-from trainwright.types import Array
-
 DayOrder = Literal["day first", "month first"]
-UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}  # microseconds
 FORMATS: dict[DayOrder, str] = {"day first": "%d/%m/%Y", "month first": "%m/%d/%Y"}
 _MONTH_NAMES = (
     *("january", "february", "march", "april", "may", "june", "july", "august", "september", "october"),
@@ -26,7 +23,7 @@ _CLOCK = (
 )
 _WEEKDAY = r"(?:(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*\.?,?\s+)?"
 _NAME = r"(?P<name>[a-z]{3,9})\.?"
-_PATTERNS = [
+_DATE_PATTERNS = [
     re.compile(pattern + _CLOCK, re.IGNORECASE)
     for pattern in (
         r"(?P<year>\d{4})(?P<mark>[-/.])(?P<month>\d{1,2})(?P=mark)(?P<day>\d{1,2})",
@@ -76,7 +73,7 @@ def read_time(text: str, order: DayOrder = "day first") -> datetime | None:
         text: The cell.
         order: Whether 03/04/2026 is in April or in March.
     """
-    for pattern in _PATTERNS:
+    for pattern in _DATE_PATTERNS:
         if match := pattern.fullmatch(text.strip()):
             parts = match.groupdict()
             for year, month, day in _dates(parts, order):
@@ -157,7 +154,7 @@ def reading_of(texts: Collection[str]) -> Reading:
     If both fit as many, 03/04/2026 is read month first, as its users mostly write it, and 03.04.2026 and
     03-04-2026 day first.
     """
-    dates = [(text, match) for text in texts if (match := _PATTERNS[1].fullmatch(text.strip()))]
+    dates = [(text, match) for text in texts if (match := _DATE_PATTERNS[1].fullmatch(text.strip()))]
     day_first = [text for text, match in dates if int(match["second_"]) <= 12 < int(match["first"])]
     month_first = [text for text, match in dates if int(match["first"]) <= 12 < int(match["second_"])]
     if not day_first and not month_first:
@@ -178,11 +175,11 @@ def read_format(text: str, form: str) -> datetime | None:
     return in_utc(time)
 
 
-def from_epoch(numbers: Array, unit: str) -> Array:
-    """Return times, (rows,) datetime64[us], of numbers since 1970 in a unit; NaN becomes NaT."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        micro = np.round(numbers.astype(np.float64) * UNITS[unit])
-    times = np.full(len(micro), "NaT", dtype="datetime64[us]")
-    usable = np.abs(micro) < 2.0**62
-    times[usable] = micro[usable].astype(np.int64).astype("datetime64[us]")
-    return times
+def in_utc(time: datetime) -> datetime:
+    """Return a time in UTC, without zone; the first and the last day of the calendar keep their own clock."""
+    if time.tzinfo is None:
+        return time
+    try:
+        return time.astimezone(UTC).replace(tzinfo=None)
+    except OverflowError:
+        return time.replace(tzinfo=None)

@@ -11,8 +11,8 @@ import numpy as np
 
 from trainwright.config.emit import inline
 from trainwright.datasets.tables.table import Table, as_texts, kind_of, missing
-from trainwright.datasets.tables.times import from_epoch, read_format, read_period, read_time
-from trainwright.datasets.tables.written import is_missing_word, read_number, without_unit
+from trainwright.datasets.tables.times import read_format, read_period, read_time
+from trainwright.datasets.tables.written import BOOLEANS, is_missing_word, read_number, without_unit
 from trainwright.errors import DataError
 from trainwright.types import Array
 
@@ -25,8 +25,7 @@ PLURALS = {
     "time": "times",
     "text": "texts",
 }
-BOOLEANS = {"true": True, "yes": True, "y": True, "t": True, "ja": True, "j": True}
-BOOLEANS |= {"false": False, "no": False, "n": False, "f": False, "nein": False}
+UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}  # microseconds
 
 
 @dataclass(frozen=True)
@@ -196,3 +195,13 @@ def without(values: Array, absent: Sequence[Any]) -> Array:
 def _as_times(absent: Sequence[Any]) -> Array:
     times = [read_time(str(value)) for value in absent]
     return np.array([time for time in times if time is not None], dtype="datetime64[us]")
+
+
+def from_epoch(numbers: Array, unit: str) -> Array:
+    """Return times, (rows,) datetime64[us], of numbers since 1970 in a unit; NaN becomes NaT."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        micro = np.round(numbers.astype(np.float64) * UNITS[unit])
+    times = np.full(len(micro), "NaT", dtype="datetime64[us]")
+    usable = np.abs(micro) < 2.0**62
+    times[usable] = micro[usable].astype(np.int64).astype("datetime64[us]")
+    return times

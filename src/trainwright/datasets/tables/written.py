@@ -1,4 +1,7 @@
-"""Numbers as people write them: $60,425, 60.425 EUR, 12 %, 1.234,5, (12)."""
+"""Numbers as people write them: $60,425, 60.425 EUR, 12 %, 1.234,5, (12).
+
+It imports nothing of ours, so that the readers of exported models hold it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ MISSING_WORDS = {  # in lower case
     "not applicable", "not known", "no data", "no answer",
 }
 # fmt: on
+BOOLEANS = {"true": True, "yes": True, "y": True, "t": True, "ja": True, "j": True}
+BOOLEANS |= {"false": False, "no": False, "n": False, "f": False, "nein": False}
 _CURRENCIES = (
     r"(?:[A-Z]{1,2})?[$€£¥₹₽₩₪₺฿₫₴₦₱]|USD|EUR|GBP|JPY|CHF|CAD|AUD|NZD|CNY|RMB|INR|SEK|NOK|DKK|ISK|PLN|CZK|HUF|RON|"
     r"BRL|MXN|ZAR|TRY|RUB|UAH|ILS|KRW|SGD|HKD|THB|IDR|MYR|PHP|TWD|VND|AED|SAR|EGP|NGN|kr\.?|zł|Fr\.?"
@@ -32,7 +37,7 @@ def _pattern(thousands: str, decimal: str) -> re.Pattern[str]:
     )
 
 
-_PATTERNS = {".": _pattern(",", "."), ",": _pattern(".", ",")}
+_NUMBER_PATTERNS = {".": _pattern(",", "."), ",": _pattern(".", ",")}
 _UNIT = re.compile(r"(?P<number>.*\d[.,]?)\s*(?P<unit>[^\W\d_°]\D{0,15}|[°'\"]\D{0,3})", re.DOTALL)
 _PLAIN = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:inf|infinity)", re.IGNORECASE)
 
@@ -67,7 +72,7 @@ def read_number(text: str, decimal: str = ".") -> Number | None:
     text = text.strip()
     if decimal == "." and _PLAIN.fullmatch(text):
         return Number(float(text))
-    if (match := _PATTERNS[decimal].fullmatch(text)) is None:
+    if (match := _NUMBER_PATTERNS[decimal].fullmatch(text)) is None:
         return None
     whole = re.sub(r"\D", "", match["whole"])
     part, signs = match["part"] or "", [sign for sign in (match["sign"], match["inner"]) if sign]

@@ -173,7 +173,8 @@ def _inlined(name: str, known: set[str]) -> str:
         if line[1] in known:
             return ""
         known.add(line[1])
-        return _inlined(line[1], known).split('"""', 2)[2].strip() + "\n"
+        text = _inlined(line[1], known).split('"""', 2)[2]
+        return text.replace("from __future__ import annotations\n", "").strip() + "\n"
 
     return _OURS.sub(imported, text)
 

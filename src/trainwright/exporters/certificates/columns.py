@@ -18,7 +18,7 @@ from trainwright.exporters.certificates.reader import Arrays, Model
 
 About = Mapping[str, Any]  # the content of columns.json, or of one of its columns
 _DAY = 86_400_000_000  # microseconds
-_PERIODS = {"month": 12, "day": 31, "weekday": 7, "hour": 24, "minute": 60}
+_CYCLES = {"month": 12, "day": 31, "weekday": 7, "hour": 24, "minute": 60}
 _FIRST = {"month": 1, "day": 1}
 _MISSING_TIME = np.datetime64("NaT", "us")
 _WORD = re.compile(r"\w\w+")
@@ -131,7 +131,7 @@ def _part(times: Any, name: str) -> Any:
     part, _, wave = name.partition("_")
     if wave:
         # The last digits of a sine differ between machines.
-        angles = [2 * math.pi * i / _PERIODS[part] for i in range(_PERIODS[part])]
+        angles = [2 * math.pi * i / _CYCLES[part] for i in range(_CYCLES[part])]
         waves = np.array([round(getattr(math, wave)(angle), 12) for angle in angles])
         return waves[_part(times, part).astype(np.int64) - _FIRST.get(part, 0)]
     if name == "days":

@@ -1,12 +1,11 @@
 """Read rows, predict, and check an artifact against its certificate, with NumPy alone.
 
-An export puts this module into that of the format's runtime, and both as one file beside the artifact: so it
-imports nothing of Trainwright.
+An export puts this module, and those of ours that it imports, into the format's runtime, as one file beside
+the artifact: so these import nothing else of Trainwright, and define different names.
 """
 
 import base64
 import csv
-import datetime
 import hashlib
 import json
 import math
@@ -15,19 +14,21 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trainwright.datasets.tables.times import read_format, read_period, read_time
+from trainwright.datasets.tables.written import BOOLEANS, is_missing_word, read_number, without_unit
+
 Arrays = Mapping[str, Any]  # (rows, ...) by name
 Model = Callable[[Arrays], Arrays]
 
-_EPOCH = datetime.datetime(1970, 1, 1)
-_WORDS = {"true": 1.0, "yes": 1.0, "y": 1.0, "t": 1.0, "ja": 1.0, "j": 1.0}
-_WORDS |= {"false": 0.0, "no": 0.0, "n": 0.0, "f": 0.0, "nein": 0.0}
-_MISSING = {"", "na", "n/a", "nan", "null", "none", "nat", "#n/a", "<na>"}
+_EPOCH = datetime(1970, 1, 1)
 _NAT = -(2**63)
+_MICROSECONDS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
 def main(arguments: Sequence[str], open_artifact: Callable[[Path], Model]) -> None:
@@ -187,41 +188,46 @@ def read_rows(certificate: Mapping[str, Any], path: str) -> tuple[dict[str, Any]
 
 
 def column(about: Mapping[str, Any], cells: Sequence[str]) -> Any:
-    """Return the cells of a column as an input, (rows, 1)."""
+    """Return the cells of a column as an input, (rows, 1).
+
+    Raises:
+        ValueError: A cell holds something else.
+    """
     reads = about["reads"]
     absent = {str(one) for one in reads.get("missing", ())}
     if about["dtype"] == "string":
         return np.array([["" if cell in absent else cell] for cell in cells], dtype=object)
     is_time = about["dtype"] == "int64"
-    read: Callable[[str, Mapping[str, Any]], float] = moment if is_time else number
     empty = _NAT if is_time else math.nan
-    is_missing = [cell in absent or cell.strip().lower() in _MISSING for cell in cells]
-    values = [empty if no else read(cell, reads) for cell, no in zip(cells, is_missing, strict=True)]
+    read = moment if is_time else number
+    values = []
+    for cell in cells:
+        value = empty if cell in absent else read(cell, reads)
+        if value is None and not is_missing_word(cell):
+            raise ValueError(f"{cell!r} is no {'time' if is_time else 'number'}")
+        values.append(empty if value is None else value)
     return np.array(values, dtype=about["dtype"])[:, None]
 
 
-def number(cell: str, reads: Mapping[str, Any]) -> float:
-    """Return a number in text; yes and no are 1 and 0."""
-    text = cell.strip()
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    if unit := reads.get("unit"):
-        text = text.replace(unit, "").strip()
-    if reads.get("decimal") == ",":
-        text = text.replace(".", "").replace(",", ".")
-    return float(text)
+def number(cell: str, reads: Mapping[str, Any]) -> float | None:
+    """Return a number in text, or None; yes and no are 1 and 0."""
+    if (word := BOOLEANS.get(cell.strip().casefold())) is not None:
+        return float(word)
+    bare = without_unit(cell, reads["unit"]) if reads.get("unit") else cell
+    found = read_number(bare, reads.get("decimal", "."))
+    return None if found is None else found.value
 
 
-def moment(cell: str, reads: Mapping[str, Any]) -> int:
-    """Return a time in text as microseconds since 1970."""
-    text = cell.strip()
+def moment(cell: str, reads: Mapping[str, Any]) -> int | None:
+    """Return a time in text as microseconds since 1970, or None."""
+    if reads.get("unit"):
+        since = read_number(cell)
+        return None if since is None else round(since.value * _MICROSECONDS[reads["unit"]])
     if reads.get("format"):
-        found = datetime.datetime.strptime(text, reads["format"])
+        found = read_format(cell, reads["format"])
     else:
-        found = datetime.datetime.fromisoformat(text)
-    if found.tzinfo is not None:
-        found = found.astimezone(datetime.UTC).replace(tzinfo=None)
-    return (found - _EPOCH) // datetime.timedelta(microseconds=1)
+        found = read_time(cell, reads.get("order", "day first")) or read_period(cell)
+    return None if found is None else (found - _EPOCH) // timedelta(microseconds=1)
 
 
 def row_keys(inputs: Sequence[Mapping[str, Any]], feeds: Arrays) -> list[str]:
