@@ -222,6 +222,7 @@ def export(
     max_shard_size: int | None = None,
     tolerance: float | None = None,
     licence: str | None = None,
+    options: Mapping[str, str] | None = None,
     runs_dir: Path | str | None = None,
     model: Any = None,
     trust: bool = False,
@@ -244,6 +245,7 @@ def export(
         tolerance: Of formats with a certificate: the largest difference of an output, beside its size where
             that is above 1; default: 1e-5.
         licence: Of such formats: the terms of use, for the certificate.
+        options: Of such a format, as docs/export.md lists them: `{"method": "script"}`.
         runs_dir: The folder of the runs.
         model: The model object, if `train` was given one.
         trust: As in `load`.
@@ -263,11 +265,13 @@ def export(
         from trainwright.exporters.certificates.certify import export_certified
 
         predictor = load_for(found, "export", model, trust=trust, pinned=True)
-        export_certified(predictor, path, certified, tolerance=tolerance, licence=licence)
+        export_certified(
+            predictor, path, certified, tolerance=tolerance, licence=licence, options=options
+        )
         return path
-    if tolerance is not None or licence is not None:
+    if tolerance is not None or licence is not None or options:
         raise InputError(
-            f"tolerance and licence are for {', '.join(names('exporter'))}, which have certificates"
+            f"tolerance, licence and options are for {', '.join(names('exporter'))}, which have certificates"
         )
     if _holds_safetensors(found) and (form or path.suffix) in ("safetensors", ".safetensors"):
         from trainwright.inference.library_formats import export_weights

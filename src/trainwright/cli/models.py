@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,13 @@ def explain(run: str, trust: bool, runs_dir: str | None, as_json: bool) -> None:
 )
 @click.option("--licence", "--license", help="With --format onnx: the terms of use, for the certificate.")
 @click.option(
+    "--option",
+    "chosen_options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="An option of the format, as docs/export.md lists them; may be given several times.",
+)
+@click.option(
     "--max-shard-size",
     metavar="SIZE",
     callback=options.size,
@@ -282,6 +290,7 @@ def export(
     form: str | None,
     tolerance: float | None,
     licence: str | None,
+    chosen_options: tuple[str, ...],
     max_shard_size: int | None,
     force: bool,
     trust: bool,
@@ -305,8 +314,8 @@ def export(
     from trainwright.api.results import certified_form
 
     certified = certified_form(path, form)
-    if certified is not None or tolerance is not None or licence is not None:
-        where: dict[str, Any] = {"runs_dir": runs_dir, "trust": trust}
+    if certified is not None or tolerance is not None or licence is not None or chosen_options:
+        where: dict[str, Any] = {"runs_dir": runs_dir, "trust": trust, "options": _pairs(chosen_options)}
         made = trainwright.export(run, path, certified or form, tolerance=tolerance, licence=licence, **where)
         _show_certificate(made, as_json)
         return
@@ -320,6 +329,14 @@ def export(
         chosen = predictor.export_format(path, form)
         made = predictor.export(path, chosen)
     show({"path": str(made), "format": chosen}, [f"{made} ({chosen})", *_advice(made, chosen)], as_json)
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    """Return the values of options by name."""
+    for word in words:
+        if "=" not in word:
+            raise click.BadParameter(f"{word}: give NAME=VALUE", param_hint="--option")
+    return dict(word.split("=", 1) for word in words)
 
 
 def _show_certificate(made: Path, as_json: bool) -> None:

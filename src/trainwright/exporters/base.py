@@ -85,6 +85,20 @@ class Exporter(ABC):
     extra: ClassVar[str]  # of ours, which brings them
     frameworks: ClassVar[Sequence[str]]  # whose models it takes
     successor: ClassVar[str] = ""  # of a legacy format: the one that took its place
+    executes_code: ClassVar[bool] = False  # opening an artifact executes code in it
+    choices: ClassVar[Mapping[str, Mapping[str, str]]] = {}  # values of each option, explained; the first counts
+
+    def __init__(self, options: Mapping[str, str] | None = None) -> None:
+        """Check the options that a user gave.
+
+        Raises:
+            InputError: There is no such option, or it has no such value.
+        """
+        for name, value in (options or {}).items():
+            if value not in self.choices.get(name, ()):
+                known = ", ".join(f"{one}={'|'.join(values)}" for one, values in self.choices.items())
+                raise InputError(f"option {name}={value}: this format has {known or 'no options'}")
+        self.options = {name: next(iter(values)) for name, values in self.choices.items()} | (options or {})
 
     @classmethod
     def check_framework(cls, form: str, predictor: Predictor) -> None:
@@ -114,6 +128,10 @@ class Exporter(ABC):
         """
         for name in cls.packages:
             require(name, cls.extra)
+
+    def needs(self) -> Mapping[str, str]:
+        """Return what a machine must have to open what `write` makes here, such as instructions of its CPU."""
+        return {}
 
     @abstractmethod
     def write(self, predictor: Predictor, path: Path, metadata: Mapping[str, str]) -> None:

@@ -53,7 +53,13 @@ class _Differences:
 
 
 def export_certified(
-    predictor: Predictor, path: Path, form: str, *, tolerance: float | None = None, licence: str | None = None
+    predictor: Predictor,
+    path: Path,
+    form: str,
+    *,
+    tolerance: float | None = None,
+    licence: str | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Certificate:
     """Write an artifact with its certificate and reader, if it predicts what the run predicts.
 
@@ -63,12 +69,13 @@ def export_certified(
         form: The name of an exporter.
         tolerance: The largest difference of an output, beside its size where that is above 1; default: 1e-5.
         licence: The terms of use, for the certificate.
+        options: Of the exporter; see its `choices`.
 
     Raises:
         InputError: The format cannot hold this model, or the path cannot be written.
         DifferentArtifactError: The artifact predicts something else; it does not appear.
     """
-    exporter: Exporter = adapter("exporter", form)()
+    exporter: Exporter = adapter("exporter", form)(options)
     exporter.check_framework(form, predictor)
     predictor.unusual()  # which silences warnings of the edge rows
     inputs = exporter.inputs(predictor)
@@ -82,7 +89,14 @@ def export_certified(
             exporter, predictor, made, inputs, TOLERANCE if tolerance is None else tolerance
         )
         certificate = certificate.model_copy(
-            update={"format": form, "run": about, "licence": licence, "versions": _versions(exporter)}
+            update={
+                "format": form,
+                "run": about,
+                "licence": licence,
+                "versions": _versions(exporter),
+                "options": exporter.options,
+                "needs": exporter.needs(),
+            }
         )
         text = json.dumps(certificate.to_json(), indent=1, ensure_ascii=False)
         certificate_of(made).write_text(text, encoding="utf-8")
