@@ -140,6 +140,8 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
     },
     "exporter": {
         "aoti": BuiltIn("trainwright.exporters.aoti:AotiExporter", "torch"),
+        "executorch": BuiltIn("trainwright.exporters.executorch:ExecutorchExporter", "executorch"),
+        "litert": BuiltIn("trainwright.exporters.litert:LitertExporter", "litert"),
         "onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx"),
         "pt2": BuiltIn("trainwright.exporters.pt2:Pt2Exporter", "torch"),
         "torchscript": BuiltIn("trainwright.exporters.torchscript:TorchscriptExporter", "torch"),

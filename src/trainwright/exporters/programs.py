@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     import torch
 
 
-def module_of(predictor: Predictor) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
-    """Return a run's module on the CPU, from inputs to predictions, and two rows of zeros as inputs."""
+def module_of(predictor: Predictor, rows: int = 2) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+    """Return a run's module on the CPU, from inputs to predictions, and rows of zeros as inputs."""
     import torch
 
     model: Any = predictor.trained_model
     specs = {name: predictor.info.inputs[name] for name in model.input_names}
     samples = {
-        name: torch.zeros(2, *spec.shape, dtype=getattr(torch, spec.dtype)) for name, spec in specs.items()
+        name: torch.zeros(rows, *spec.shape, dtype=getattr(torch, spec.dtype)) for name, spec in specs.items()
     }
     return model.predicting.cpu(), samples
 
 
-def program_of(predictor: Predictor, form: str, most_rows: int | None = None) -> torch.export.ExportedProgram:
-    """Return a run's module as a program of torch.export, for 1 to `most_rows` rows; None: for any number.
+def program_of(predictor: Predictor, form: str) -> torch.export.ExportedProgram:
+    """Return a run's module as a program of torch.export, for any number of rows.
 
     Raises:
         InputError: torch cannot export it.
@@ -38,7 +38,7 @@ def program_of(predictor: Predictor, form: str, most_rows: int | None = None) ->
     import torch
 
     module, samples = module_of(predictor)
-    rows, shapes = torch.export.Dim("rows", min=1, max=most_rows), torch.export.ShapesCollection()
+    rows, shapes = torch.export.Dim("rows", min=1), torch.export.ShapesCollection()
     for sample in samples.values():
         shapes[sample] = {0: rows}
     given = tuple(samples.values())
