@@ -265,9 +265,7 @@ def export(
         from trainwright.exporters.certificates.certify import export_certified
 
         predictor = load_for(found, "export", model, trust=trust, pinned=True)
-        export_certified(
-            predictor, path, certified, tolerance=tolerance, licence=licence, options=options
-        )
+        export_certified(predictor, path, certified, tolerance=tolerance, licence=licence, options=options)
         return path
     if tolerance is not None or licence is not None or options:
         raise InputError(

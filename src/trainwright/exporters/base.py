@@ -86,7 +86,9 @@ class Exporter(ABC):
     frameworks: ClassVar[Sequence[str]]  # whose models it takes
     successor: ClassVar[str] = ""  # of a legacy format: the one that took its place
     executes_code: ClassVar[bool] = False  # opening an artifact executes code in it
-    choices: ClassVar[Mapping[str, Mapping[str, str]]] = {}  # values of each option, explained; the first counts
+    choices: ClassVar[
+        Mapping[str, Mapping[str, str]]
+    ] = {}  # values of each option, explained; the first counts
 
     def __init__(self, options: Mapping[str, str] | None = None) -> None:
         """Check the options that a user gave.

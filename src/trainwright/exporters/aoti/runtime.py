@@ -43,14 +43,18 @@ def check(needs: About) -> None:
     able = torch.cpu.get_capabilities()
     own = ".".join(torch.__version__.split(".")[:2])
     lacks = [name for name in needs["instructions"].split() if able.get(name) is not True]
-    compiled = f"this model was compiled for {needs['system']} on {needs['machine']} and torch {needs['torch']}"
+    compiled = (
+        f"this model was compiled for {needs['system']} on {needs['machine']} and torch {needs['torch']}"
+    )
     advice = "export the run here, or with --format pt2"
     if (needs["system"], needs["machine"]) != (platform.system(), platform.machine()):
         raise RuntimeError(f"{compiled}; this is {platform.system()} on {platform.machine()}: {advice}")
     if own != needs["torch"]:
         raise RuntimeError(f"{compiled}; this is torch {own}: {advice}")
     if lacks:
-        raise RuntimeError(f"{compiled}, with instructions that this CPU lacks ({', '.join(lacks)}): {advice}")
+        raise RuntimeError(
+            f"{compiled}, with instructions that this CPU lacks ({', '.join(lacks)}): {advice}"
+        )
 
 
 def open_artifact(path: Path) -> Model:

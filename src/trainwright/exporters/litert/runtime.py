@@ -25,7 +25,9 @@ def open_model(folder: Path, about: About) -> Callable[[Arrays], Any]:  # noqa: 
     def predict(feeds: Arrays) -> Any:
         whole = [np.ascontiguousarray(one) for one in feeds.values()]
         rows = [  # it takes one row
-            next(iter(call(**{name: one[i : i + 1] for name, one in zip(names, whole, strict=True)}).values()))
+            next(
+                iter(call(**{name: one[i : i + 1] for name, one in zip(names, whole, strict=True)}).values())
+            )
             for i in range(len(whole[0]))
         ]
         return np.concatenate(rows)
