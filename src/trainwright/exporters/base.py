@@ -132,7 +132,7 @@ class Exporter(ABC):
             require(name, cls.extra)
 
     def needs(self) -> Mapping[str, str]:
-        """Return what a machine must have to open what `write` makes here, such as instructions of its CPU."""
+        """Return what a machine must have to open what `write` makes here, such as CPU instructions."""
         return {}
 
     @abstractmethod

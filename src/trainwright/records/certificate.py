@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from trainwright.records.document import Record
 
 
@@ -36,8 +38,8 @@ class Certificate(Record):
     made: str
     run: dict[str, Any]
     versions: dict[str, str]
-    options: dict[str, str] = {}
-    needs: dict[str, str] = {}
+    options: dict[str, str] = Field(default_factory=dict)
+    needs: dict[str, str] = Field(default_factory=dict)
     licence: str | None = None
     inputs: list[dict[str, Any]]
     outputs: list[dict[str, Any]]
