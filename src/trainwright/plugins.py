@@ -142,6 +142,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "aoti": BuiltIn("trainwright.exporters.aoti:AotiExporter", "torch"),
         "executorch": BuiltIn("trainwright.exporters.executorch:ExecutorchExporter", "executorch"),
         "litert": BuiltIn("trainwright.exporters.litert:LitertExporter", "litert"),
+        "mar": BuiltIn("trainwright.exporters.mar:MarExporter", "torch"),
         "onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx"),
         "pt2": BuiltIn("trainwright.exporters.pt2:Pt2Exporter", "torch"),
         "torchscript": BuiltIn("trainwright.exporters.torchscript:TorchscriptExporter", "torch"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from trainwright.errors import DifferentArtifactError, InputError
 from trainwright.exporters.aoti import AotiExporter
 from trainwright.exporters.executorch import ExecutorchExporter
 from trainwright.exporters.litert import LitertExporter
+from trainwright.exporters.mar import MarExporter
 from trainwright.exporters.pt2 import Pt2Exporter
 from trainwright.exporters.torchscript import TorchscriptExporter
 from trainwright.testing.exporter_suite import ExporterSuite
@@ -146,6 +148,23 @@ class TestLitert(ExporterSuite):
 
     def damage(self, path: Path) -> None:
         change_scale(path)
+
+
+@pytest.mark.services
+class TestMar(ExporterSuite):
+    exporter = MarExporter
+    form = "mar"
+    models: ClassVar[dict[str, dict[str, Any]]] = {"mlp": MEDIAN}
+
+    def damage(self, path: Path) -> None:
+        folder = path.with_suffix(".files")
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(folder)
+            names = archive.namelist()
+        change_scale(folder)
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in names:
+                archive.write(folder / name, name)
 
 
 class Counting(nn.Module):
