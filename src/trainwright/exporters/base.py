@@ -100,7 +100,8 @@ class Exporter(ABC):
             if value not in self.choices.get(name, ()):
                 known = ", ".join(f"{one}={'|'.join(values)}" for one, values in self.choices.items())
                 raise InputError(f"option {name}={value}: this format has {known or 'no options'}")
-        self.options = {name: next(iter(values)) for name, values in self.choices.items()} | (options or {})
+        usual = {name: next(iter(values)) for name, values in self.choices.items()}
+        self.options = {**usual, **(options or {})}
 
     @classmethod
     def check_framework(cls, form: str, predictor: Predictor) -> None:

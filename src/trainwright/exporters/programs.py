@@ -38,7 +38,8 @@ def program_of(predictor: Predictor, form: str) -> torch.export.ExportedProgram:
     import torch
 
     module, samples = module_of(predictor)
-    rows, shapes = torch.export.Dim("rows", min=1), torch.export.ShapesCollection()
+    rows = torch.export.Dim("rows", min=1)
+    shapes: Any = torch.export.ShapesCollection()
     for sample in samples.values():
         shapes[sample] = {0: rows}
     given = tuple(samples.values())
@@ -65,6 +66,7 @@ def write_script(predictor: Predictor, path: Path, method: str) -> None:
     """
     import torch
 
+    module: Any
     module, samples = module_of(predictor)
     with exporting("torchscript", "pt2"), torch.no_grad():
         if method == "script":

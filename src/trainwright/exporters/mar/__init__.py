@@ -1,4 +1,4 @@
-"""mar: an archive for TorchServe, legacy as that is: a frozen TorchScript, and a handler that takes raw rows."""
+"""mar: an archive for TorchServe, legacy as that is: a frozen TorchScript, and a handler of raw rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainwright.exporters.prepared import PreparedExporter
 from trainwright.inference.predictor import Predictor
+from trainwright.require import require
 from trainwright.types import Array
 
 
@@ -26,6 +27,7 @@ class MarExporter(PreparedExporter):
 
     def write_model(self, predictor: Predictor, folder: Path) -> None:
         """Write the files of the archive; see `PreparedExporter.write_model`."""
+        require("torch", "torch")
         from trainwright.exporters.certificates.certify import reader_source
         from trainwright.exporters.programs import write_script
 

@@ -35,7 +35,7 @@ def handle(data: Any, context: Any) -> list[Any]:
     for request in data or ():
         body = request.get("body") or request.get("data")
         given = json.loads(body) if isinstance(body, (bytes, bytearray, str)) else body
-        rows = given["rows"] if "rows" in given else [given]
+        rows = given.get("rows", [given])
         outputs = model({one["name"]: cells(one, [row[one["name"]] for row in rows]) for one in inputs})
         found = [
             {name: np.asarray(values[i]).tolist() for name, values in outputs.items()}
@@ -48,7 +48,7 @@ def handle(data: Any, context: Any) -> list[Any]:
 def cells(about: Mapping[str, Any], values: Sequence[Any]) -> Any:
     """Return values of JSON as an input, (rows, ...).
 
-    Numbers are numbers, and null is a missing value; a text is read as a table's cell, or as a time in ISO 8601.
+    Null is a missing value. A text is read as a cell of a table, or as a time in ISO 8601.
     """
     if about["dtype"] not in ("float64", "int64", "string") or list(about["shape"]) != [1]:
         return np.array(values, dtype=about["dtype"])

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from trainwright.exporters.prepared import PreparedExporter
 from trainwright.inference.predictor import Predictor
+from trainwright.require import require
 
 
 class TorchscriptExporter(PreparedExporter):
@@ -27,6 +28,7 @@ class TorchscriptExporter(PreparedExporter):
 
     def write_model(self, predictor: Predictor, folder: Path) -> None:
         """Write `model.pt`; see `PreparedExporter.write_model`."""
+        require("torch", "torch")
         from trainwright.exporters.programs import write_script
 
         write_script(predictor, folder / "model.pt", self.options["method"])
