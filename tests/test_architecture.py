@@ -108,6 +108,9 @@ NAMING_FRAMEWORKS = {
     "exporters.pt2": "a format of one framework",
     "exporters.aoti": "a format of one framework",
     "exporters.torchscript": "a format of one framework",
+    "exporters.executorch": "a format of one framework",
+    "exporters.mar": "a format of one framework",
+    "exporters.litert": "a format of one framework",
     "testing": "knows the settings that libraries have in a process",
     "runs.environment": "the names under which packages are distributed",
 }

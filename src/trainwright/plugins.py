@@ -140,9 +140,12 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
     },
     "exporter": {
         "aoti": BuiltIn("trainwright.exporters.aoti:AotiExporter", "torch"),
+        "executorch": BuiltIn("trainwright.exporters.executorch:ExecutorchExporter", "executorch"),
         "huggingface": BuiltIn("trainwright.exporters.huggingface:HuggingfaceExporter", "huggingface"),
         "keras": BuiltIn("trainwright.exporters.native:KerasExporter"),
         "library": BuiltIn("trainwright.exporters.native:LibraryExporter"),
+        "litert": BuiltIn("trainwright.exporters.litert:LitertExporter", "litert"),
+        "mar": BuiltIn("trainwright.exporters.mar:MarExporter", "torch"),
         "mlflow": BuiltIn("trainwright.exporters.mlflow:MlflowExporter"),
         "native": BuiltIn("trainwright.exporters.native:NativeExporter"),
         "onnx": BuiltIn("trainwright.exporters.onnx:OnnxExporter", "onnx"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ def export(
     max_shard_size: int | None = None,
     tolerance: float | None = None,
     licence: str | None = None,
+    options: Mapping[str, str] | None = None,
     runs_dir: Path | str | None = None,
     model: Any = None,
     trust: bool = False,
@@ -48,6 +49,7 @@ def export(
             an index of them, as transformers writes it.
         tolerance: The largest difference of an output, beside its size where that is above 1; default: 1e-5.
         licence: The terms of use, for the certificate.
+        options: Of the format, as docs/export.md lists them: `{"method": "script"}`.
         runs_dir: The folder of the runs.
         model: The model object, if `train` was given one.
         trust: As in `load`.
@@ -75,6 +77,7 @@ def export(
             raise InputError(
                 f"tolerance is for formats that predict; {chosen} holds weights, which are exact"
             )
+        exporter(options)  # which refuses unknown ones
         made = _export_weights(found, path, chosen, max_shard_size, licence)
         _record(found, path, made)
         return path
@@ -83,7 +86,7 @@ def export(
     from trainwright.exporters.certificates.certify import export_certified
 
     predictor = load_for(found, "export", model, trust=trust, pinned=True)
-    made = export_certified(predictor, path, chosen, tolerance=tolerance, licence=licence)
+    made = export_certified(predictor, path, chosen, tolerance=tolerance, licence=licence, options=options)
     _record(found, path, made)
     return path
 

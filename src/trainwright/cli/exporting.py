@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -42,6 +43,13 @@ class _Export(click.Command):
 )
 @click.option("--licence", "--license", help="The terms of use, for the certificate.")
 @click.option(
+    "--option",
+    "chosen_options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="An option of the format, as docs/export.md lists them; may be given several times.",
+)
+@click.option(
     "--max-shard-size",
     metavar="SIZE",
     callback=options.size,
@@ -59,6 +67,7 @@ def export(
     form: str | None,
     tolerance: float | None,
     licence: str | None,
+    chosen_options: tuple[str, ...],
     max_shard_size: int | None,
     force: bool,
     trust: bool,
@@ -85,10 +94,19 @@ def export(
         max_shard_size=max_shard_size,
         tolerance=tolerance,
         licence=licence,
+        options=_pairs(chosen_options),
         runs_dir=runs_dir,
         trust=trust,
     )
     _show_certificate(made, as_json)
+
+
+def _pairs(words: Sequence[str]) -> dict[str, str]:
+    """Return the values of options by name."""
+    for word in words:
+        if "=" not in word:
+            raise click.BadParameter(f"{word}: give NAME=VALUE", param_hint="--option")
+    return dict(word.split("=", 1) for word in words)
 
 
 def _show_certificate(made: Path, as_json: bool) -> None:

@@ -111,6 +111,22 @@ class Exporter(ABC):
     successor: ClassVar[str] = ""  # of a legacy format: the one that took its place
     batches: ClassVar[Sequence[int]] = (1, 7, 1000)  # rows that are predicted together to compare it
     timed: ClassVar[Sequence[int]] = (1, 64)  # rows of a call that is timed
+    choices: ClassVar[
+        Mapping[str, Mapping[str, str]]
+    ] = {}  # values of each option, explained; the first counts
+
+    def __init__(self, options: Mapping[str, str] | None = None) -> None:
+        """Check the options that a user gave.
+
+        Raises:
+            InputError: There is no such option, or it has no such value.
+        """
+        for name, value in (options or {}).items():
+            if value not in self.choices.get(name, ()):
+                known = ", ".join(f"{one}={'|'.join(values)}" for one, values in self.choices.items())
+                raise InputError(f"option {name}={value}: this format has {known or 'no options'}")
+        usual = {name: next(iter(values)) for name, values in self.choices.items()}
+        self.options = {**usual, **(options or {})}
 
     @classmethod
     def takes(cls, framework: str) -> bool:
@@ -149,6 +165,10 @@ class Exporter(ABC):
         """
         for name in cls.packages:
             require(name, cls.extra)
+
+    def needs(self) -> Mapping[str, str]:
+        """Return what a machine must have to open what `write` makes here, such as CPU instructions."""
+        return {}
 
     @abstractmethod
     def write(self, predictor: Predictor, path: Path, metadata: Mapping[str, str]) -> None:

@@ -39,7 +39,7 @@ class PreparedExporter(Exporter):
         """Write the folder; see `Exporter.write`."""
         path.mkdir()
         self.write_model(predictor, path)
-        text = json.dumps(about(predictor), indent=1, ensure_ascii=False)
+        text = json.dumps(about(predictor) | {"needs": self.needs()}, indent=1, ensure_ascii=False)
         (path / "columns.json").write_text(text, encoding="utf-8")
 
     def inputs(self, predictor: Predictor) -> Sequence[Input]:
@@ -69,6 +69,7 @@ def about(predictor: Predictor) -> dict[str, Any]:
         "format_version": 1,
         "columns": None if table is None else [column.to_json() for column in table.columns],
         "dtype": None if table is None else table.dtype,
+        "arrays": list(predictor.model.input_names or info.inputs),
         "features": list(info.feature_names),
         "categories": list(info.categories),
         "gives": gives,

@@ -19,6 +19,8 @@ class Certificate(Record):
         made: When, as ISO text in UTC.
         run: Its id and experiment, the digest of its weights, the SHA-256 of its config, model and target.
         versions: Of packages, by name.
+        options: Of the exporter, by name.
+        needs: What a machine must have to open the artifact; see `Exporter.needs`.
         licence: What the user said of the terms of use.
         inputs: Name, dtype, shape of a row, content, and how cells of text are read.
         outputs: Name, dtype, shape of a row, and the columns of a table of predictions.
@@ -38,6 +40,8 @@ class Certificate(Record):
     made: str
     run: dict[str, Any]
     versions: dict[str, str]
+    options: dict[str, str] = Field(default_factory=dict)
+    needs: dict[str, str] = Field(default_factory=dict)
     licence: str | None = None
     inputs: list[dict[str, Any]]
     outputs: list[dict[str, Any]]

@@ -200,6 +200,10 @@ class ExporterSuite:
             self.exported(run_of(next(iter(self.models))), tmp_path)
         assert list(tmp_path.iterdir()) == []
 
+    def test_the_help_has_a_line(self) -> None:
+        assert self.exporter.summary
+        assert self.exporter.holds
+
     def test_what_has_no_certificate(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="there is no such file"):
             api.verify_certificate(tmp_path / "none")

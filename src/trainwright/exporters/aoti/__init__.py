@@ -1,7 +1,9 @@
-"""aoti: a program that AOTInductor has compiled for this kind of CPU."""
+"""aoti: a program that AOTInductor has compiled for CPUs like this one."""
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 from trainwright.exporters.prepared import PreparedExporter
@@ -18,6 +20,20 @@ class AotiExporter(PreparedExporter):
     extra = "torch"
     frameworks = ("torch",)
     executes_code = True
+
+    def needs(self) -> Mapping[str, str]:
+        """Return system, CPU and torch that the code is compiled for.
+
+        The compiler may use each of the CPU's instructions.
+        """
+        torch = require("torch", "torch")
+        able = torch.cpu.get_capabilities()
+        return {
+            "system": platform.system(),
+            "machine": platform.machine(),
+            "instructions": " ".join(sorted(name for name, value in able.items() if value is True)),
+            "torch": ".".join(torch.__version__.split(".")[:2]),
+        }
 
     def write_model(self, predictor: Predictor, folder: Path) -> None:
         """Write `model.pt2`, compiled; see `PreparedExporter.write_model`."""

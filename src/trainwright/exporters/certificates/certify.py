@@ -63,7 +63,13 @@ class _Differences:
 
 
 def export_certified(
-    predictor: Predictor, path: Path, form: str, *, tolerance: float | None = None, licence: str | None = None
+    predictor: Predictor,
+    path: Path,
+    form: str,
+    *,
+    tolerance: float | None = None,
+    licence: str | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Certificate:
     """Write an artifact with its certificate and reader, if it predicts what the run predicts.
 
@@ -73,12 +79,13 @@ def export_certified(
         form: The name of an exporter.
         tolerance: The largest difference of an output, beside its size where that is above 1; default: 1e-5.
         licence: The terms of use, for the certificate.
+        options: Of the exporter; see its `choices`.
 
     Raises:
         InputError: The format cannot hold this model, or the path cannot be written.
         DifferentArtifactError: The artifact predicts something else; it does not appear.
     """
-    exporter: Exporter = adapter("exporter", form)()
+    exporter: Exporter = adapter("exporter", form)(options)
     exporter.check_framework(form, name_of_framework(predictor.framework))
     predictor.unusual()  # which silences warnings of the edge rows
     inputs = exporter.inputs(predictor)
@@ -99,6 +106,8 @@ def export_certified(
                 "versions": _versions(exporter),
                 "data": predictor.stored.data.to_json(),
                 "config": portable_config(predictor.run),
+                "options": exporter.options,
+                "needs": exporter.needs(),
             }
         )
         if exporter.model_alone:

@@ -36,7 +36,10 @@ def open_prepared(folder: Path, open_model: Callable[[Path, About], Callable[[Ar
     model = open_model(folder, about)
 
     def predict(feeds: Arrays) -> dict[str, Any]:
-        given = feeds if about["columns"] is None else {"features": features_of(about, feeds)}
+        if about["columns"] is None:
+            given = {name: feeds[name] for name in about["arrays"]}
+        else:
+            given = {"features": features_of(about, feeds)}
         return predictions_of(about, np.asarray(model(given)))
 
     return predict

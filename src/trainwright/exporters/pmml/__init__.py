@@ -36,6 +36,7 @@ _CONVERTERS = {
 class PmmlExporter(Exporter):
     """An exporter of PMML documents, which hold preparation, model, and the unit or labels of outputs."""
 
+    summary = "a document for engines of PMML 4.4, with raw columns"
     suffix = ".pmml"
     runtime = "trainwright.exporters.pmml.runtime"
     packages = ("jpmml_evaluator", "numpy")

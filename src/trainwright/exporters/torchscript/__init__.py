@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from trainwright.exporters.prepared import PreparedExporter
 from trainwright.inference.predictor import Predictor
@@ -10,7 +12,7 @@ from trainwright.require import require
 
 
 class TorchscriptExporter(PreparedExporter):
-    """An exporter of frozen TorchScript, traced."""
+    """An exporter of frozen TorchScript."""
 
     summary = "a folder: frozen TorchScript"
     runtime = "trainwright.exporters.torchscript.runtime"
@@ -19,13 +21,16 @@ class TorchscriptExporter(PreparedExporter):
     frameworks = ("torch",)
     executes_code = True
     successor = "pt2"
+    choices: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "method": {
+            "trace": "record the operations of one call",
+            "script": "compile the code of the module, with branches that depend on values",
+        }
+    }
 
     def write_model(self, predictor: Predictor, folder: Path) -> None:
         """Write `model.pt`; see `PreparedExporter.write_model`."""
-        torch = require("torch", "torch")
-        from trainwright.exporters.programs import exporting, module_of
+        require("torch", "torch")
+        from trainwright.exporters.programs import write_script
 
-        module, samples = module_of(predictor)
-        with exporting("torchscript"), torch.no_grad():
-            traced = torch.jit.trace(module, tuple(samples.values()))
-            torch.jit.freeze(traced).save(str(folder / "model.pt"))
+        write_script(predictor, folder / "model.pt", self.options["method"])

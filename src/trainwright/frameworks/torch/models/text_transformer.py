@@ -61,7 +61,7 @@ class TextTransformer(Drawn):
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # (length,)
         hidden = self.token_embedding(input_ids) + self.position_embedding(positions)
         if self.summary is not None:
-            hidden = torch.cat([self.summary.expand(len(hidden), -1, -1), hidden], dim=1)
+            hidden = torch.cat([self.summary.expand(hidden.shape[0], -1, -1), hidden], dim=1)
             is_counted = nn.functional.pad(is_counted, (1, 0), value=True)  # (rows, 1 + length)
         hidden = self.encoder(self.dropout(hidden), is_counted)
         hidden = self.norm(hidden)  # (rows, length, hidden_size), with a summary one more token

@@ -50,7 +50,7 @@ class Transformer(Drawn):
         """Compute (rows, ...) float32 -> (rows, out_features)."""
         values = features.flatten(1)  # (rows, features)
         tokens = values.unsqueeze(-1) * self.scale + self.bias  # (rows, features, hidden_size)
-        summary = self.summary.expand(len(tokens), -1, -1)  # (rows, 1, hidden_size)
+        summary = self.summary.expand(tokens.shape[0], -1, -1)  # (rows, 1, hidden_size)
         tokens = torch.cat([summary, tokens], dim=1)  # (rows, 1 + features, hidden_size)
         outputs: Tensor = self.head(self.encoder(tokens)[:, 0])  # (rows, out_features)
         return outputs
