@@ -45,8 +45,8 @@ from trainwright.world import ALONE, World
 if TYPE_CHECKING:  # a config is checked without them
     from trainwright.datasets.base import Split
     from trainwright.digest import FileRecord
-    from trainwright.records.compression import LayerRecord, Recipe
     from trainwright.order import SampleOrder
+    from trainwright.records.compression import LayerRecord, Recipe
     from trainwright.records.mesh_estimate import Machines, MeshPlan
     from trainwright.tasks.support.accumulators import Accumulator
 

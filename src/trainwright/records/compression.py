@@ -9,6 +9,7 @@ from pydantic import Field
 from trainwright.records.document import Record
 
 Scheme = Literal["int8-dynamic", "int8-static", "int8-weight-only", "int4-weight-only", "fp16", "bf16", "fp8"]
+COMPRESSION = "evaluation/compression.json"  # of a compressed run: how it compares with its parent
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 
 
@@ -26,7 +27,7 @@ class Recipe(Record):
 
     def in_words(self) -> str:
         """Return what is done, for people."""
-        parts = [self.quantize] if self.quantize else []
+        parts: list[str] = [self.quantize] if self.quantize else []
         if self.prune:
             parts.append(f"{'structured ' if self.structured else ''}pruning of {self.prune:g}")
         return " after ".join(parts)

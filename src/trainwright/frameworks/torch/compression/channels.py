@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -89,7 +89,7 @@ def drop(
         for one in uses.takers:
             _keep_columns(module.get_submodule(one), kept, before)
         for one in (name, *uses.norms, *uses.takers):
-            shapes[one] = list(module.get_submodule(one).weight.shape)
+            shapes[one] = list(cast(Tensor, module.get_submodule(one).weight).shape)
     return shapes, zeroed, notes
 
 
@@ -161,7 +161,8 @@ def _kept(layer: nn.Linear | nn.Conv2d, share: float) -> Tensor:
     """Return the channels to keep, in order: those with the largest norms, one at least."""
     norms = layer.weight.detach().double().flatten(1).norm(dim=1)  # (channels,)
     count = max(1, len(norms) - round(share * len(norms)))
-    return norms.argsort(descending=True, stable=True)[:count].sort().values
+    kept: Tensor = norms.argsort(descending=True, stable=True)[:count].sort().values
+    return kept
 
 
 def _tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:

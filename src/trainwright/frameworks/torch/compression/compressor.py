@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from trainwright.datasets.base import Split
 from trainwright.errors import InputError
 from trainwright.frameworks.base import WEIGHTS_FILE, Compressed, ModelInputs
 from trainwright.frameworks.torch.compression import channels
-from trainwright.frameworks.torch.compression.layers import LAYERS, CompressedLayer, Range, Values
+from trainwright.frameworks.torch.compression.layers import LAYERS, CompressedLayer, Range, Source, Values
 from trainwright.frameworks.torch.compression.structure import packed, replace_layer
 from trainwright.frameworks.torch.model import opened
 from trainwright.frameworks.torch.network import Network
@@ -36,11 +37,11 @@ def compress(inputs: ModelInputs, folder: Path, recipe: Recipe, rows: Split, tar
     if saved_compression(folder) is not None:
         raise InputError("the run is compressed already: compress its parent")
     network, state = opened(inputs, folder)
-    module = network.module.eval()
+    network.module.eval()
     if network.device.type != "cpu" and recipe.quantize not in (None, *_ANYWHERE):
         raise InputError(
-            f"{recipe.quantize} has kernels for the CPU only, and the run was trained on {network.device}; on "
-            f"other devices there are {', '.join(_ANYWHERE)}"
+            f"{recipe.quantize} has kernels for the CPU only, and the run was trained on {network.device}; "
+            f"there are {', '.join(_ANYWHERE)}"
         )
     work = _Work(network, recipe, _observed(network, rows), rows)
     if not work.ranges:
@@ -121,9 +122,7 @@ class _Work:
     recipe: Recipe
     ranges: Mapping[str, tuple[Range, Range]]
     rows: Split
-    structure: dict[str, Any] = field(
-        default_factory=lambda: {"layers": {}, "pruned": [], "narrowed": {}}
-    )
+    structure: dict[str, Any] = field(default_factory=lambda: {"layers": {}, "pruned": [], "narrowed": {}})
     notes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -166,7 +165,7 @@ class _Work:
                 made = kind(layer)
                 values = quantized(layer, kind)
                 with torch.no_grad():
-                    made.encode(layer, values, self.ranges[name])
+                    made.encode(Source(layer, values, self.ranges[name]))
                 with self._replaced(name, layer, made):
                     self._try()
             except (RuntimeError, ValueError, TypeError) as error:
@@ -219,6 +218,20 @@ def _bytes(layer: nn.Module) -> int:
     return sum(one.nbytes for one in layer.parameters())
 
 
+@contextmanager
+def _quiet(*names: str) -> Iterator[None]:
+    """Let loggers report nothing below errors."""
+    loggers = [logging.getLogger(name) for name in names]
+    before = [one.level for one in loggers]
+    for one in loggers:
+        one.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for one, level in zip(loggers, before, strict=True):
+            one.setLevel(level)
+
+
 def quantized(layer: Any, kind: type[CompressedLayer]) -> Values | None:
     """Return the weight of a layer as a matrix of integers, or float8, and its scales, by torchao.
 
@@ -230,11 +243,12 @@ def quantized(layer: Any, kind: type[CompressedLayer]) -> Values | None:
     """
     if kind.config is CompressedLayer.config:
         return None
-    api = require("torchao.quantization", "compress")
+    with _quiet("torchao", "torch.utils._pytree"):  # which warn of parts for GPUs, and of each other
+        api = require("torchao.quantization", "compress")
     weight = layer.weight.detach().float().reshape(layer.weight.shape[0], -1).cpu()
     matrix = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     matrix.weight = nn.Parameter(weight.clone(), requires_grad=False)
     held = nn.Sequential(matrix)
     api.quantize_(held, kind.config(api))
-    made = held[0].weight
+    made: Any = held[0].weight
     return Values(made.qdata, made.scale)

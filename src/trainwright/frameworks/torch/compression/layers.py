@@ -6,7 +6,9 @@ tensors of a file: so a compressed model opens with torch alone. Activations bet
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -30,6 +32,20 @@ class Range(NamedTuple):
         low, high = min(self.low, 0.0), max(self.high, 0.0)
         scale = max((high - low) / _MOST, torch.finfo(torch.float32).tiny)
         return scale, round(-low / scale)
+
+
+class Source(NamedTuple):
+    """A layer to take the weights of.
+
+    Attributes:
+        layer: The layer.
+        values: Its weight as a matrix, quantized by `CompressedLayer.config`; None: it is only cast.
+        ranges: The ranges of its inputs and outputs.
+    """
+
+    layer: Any
+    values: Values | None
+    ranges: tuple[Range, Range]
 
 
 class Values(NamedTuple):
@@ -58,6 +74,17 @@ def _options(layer: nn.Conv2d) -> dict[str, Any]:
     return {"stride": layer.stride, "padding": padding, "dilation": layer.dilation, "groups": layer.groups}
 
 
+@contextmanager
+def _as_planned() -> Iterator[None]:
+    """Silence the warning that tensors of quantized types will go, which torch gives once in a process.
+
+    The versions that we support have them, and no other eager kernels multiply in int8 as fast.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*quantized tensor creation functions", UserWarning)
+        yield
+
+
 def _constant(values: Tensor) -> nn.Parameter:
     """Return a parameter that is not trained."""
     return nn.Parameter(values, requires_grad=False)
@@ -76,23 +103,22 @@ class CompressedLayer(nn.Module):
         super().__init__()
         self.options = _options(layer) if isinstance(layer, nn.Conv2d) else {}
         self.shape = tuple(layer.weight.shape)
+        self.is_table = isinstance(layer, nn.Embedding)
         bias = getattr(layer, "bias", None)
         self.bias = None if bias is None else _constant(torch.zeros_like(bias))
 
-    def encode(self, layer: Any, values: Values | None, ranges: tuple[Range, Range] | None) -> None:
-        """Take over the weights of a layer.
+    is_table: bool
+    shape: tuple[int, ...]
+    options: dict[str, Any]
 
-        Args:
-            layer: The layer.
-            values: Its weight as a matrix, quantized by `config`.
-            ranges: The ranges of its input and output, if it was calibrated.
-        """
+    def encode(self, source: Source) -> None:
+        """Take over the weights of a layer."""
         if self.bias is not None:
-            self.bias.copy_(layer.bias)
-        self._encode(layer, values, ranges)
+            self.bias.copy_(source.layer.bias)
+        self._encode(source)
         self.prepare()
 
-    def _encode(self, layer: Any, values: Values | None, ranges: tuple[Range, Range] | None) -> None:
+    def _encode(self, source: Source) -> None:
         raise NotImplementedError
 
     @staticmethod
@@ -119,7 +145,7 @@ class CompressedLayer(nn.Module):
             made.register_buffer(name, None if buffer is None else buffer.clone())
         for name, value in self._parameters.items():
             made.register_parameter(name, None if value is None else _constant(value.clone()))
-        made.options, made.shape = dict(self.options), self.shape
+        made.options, made.shape, made.is_table = dict(self.options), self.shape, self.is_table
         made.train(self.training)
         made.prepare()
         return made
@@ -137,19 +163,12 @@ class Half(CompressedLayer):
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
-        self.is_table = isinstance(layer, nn.Embedding)
         self.weight = _constant(torch.zeros(self.shape, dtype=self.dtype))
         if self.bias is not None:
             self.bias = _constant(self.bias.to(self.dtype))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> CompressedLayer:
-        """Return a copy."""
-        made = super().__deepcopy__(memo)
-        made.is_table = self.is_table
-        return made
-
-    def _encode(self, layer: Any, values: Values | None, ranges: tuple[Range, Range] | None) -> None:
-        self.weight.copy_(layer.weight)
+    def _encode(self, source: Source) -> None:
+        self.weight.copy_(source.layer.weight)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs (..., columns), float32, of inputs (..., rows)."""
@@ -182,7 +201,8 @@ class _Scaled(CompressedLayer):
         self.weight = _constant(torch.zeros(self.shape, dtype=torch.int8))
         self.register_buffer("scale", torch.ones(self.shape[0]))
 
-    def _encode(self, layer: Any, values: Values | None, ranges: tuple[Range, Range] | None) -> None:
+    def _encode(self, source: Source) -> None:
+        values = source.values
         assert values is not None
         self.weight.copy_(values.quantized.reshape(self.shape))
         self.scale.copy_(values.scale.reshape(-1))
@@ -190,9 +210,10 @@ class _Scaled(CompressedLayer):
     def _per_channel(self) -> Tensor:
         """Return the weight as torch's kernels take it."""
         zeros = torch.zeros(self.shape[0], dtype=torch.int64)
-        quantized: Tensor = torch._make_per_channel_quantized_tensor(
-            self.weight.cpu(), self.scale.double().cpu(), zeros, 0
-        )
+        with _as_planned():
+            quantized: Tensor = torch._make_per_channel_quantized_tensor(
+                self.weight.cpu(), self.scale.double().cpu(), zeros, 0
+            )
         return quantized
 
     def _expanded(self) -> Tensor:
@@ -224,10 +245,9 @@ class Int8Static(_Scaled):
         super().__init__(layer)
         self.register_buffer("ranges", torch.zeros(2, 2, dtype=torch.float64))
 
-    def _encode(self, layer: Any, values: Values | None, ranges: tuple[Range, Range] | None) -> None:
-        assert ranges is not None
-        super()._encode(layer, values, ranges)
-        self.ranges.copy_(torch.tensor(ranges))
+    def _encode(self, source: Source) -> None:
+        super()._encode(source)
+        self.ranges.copy_(torch.tensor(source.ranges))
 
     def prepare(self) -> None:
         """Pack the weight for the kernel."""
@@ -249,8 +269,8 @@ class Int8Static(_Scaled):
             )
             return outputs
         quantized = torch.quantize_per_tensor(inputs.float(), *self._input, torch.quint8)
-        outputs = torch.ops.quantized.conv2d(quantized, self._packed, *self._output).dequantize()
-        return outputs
+        outputs = torch.ops.quantized.conv2d(quantized, self._packed, *self._output)
+        return outputs.dequantize()
 
 
 class Int8Weight(_Scaled):
@@ -260,13 +280,6 @@ class Int8Weight(_Scaled):
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
-        self.is_table = isinstance(layer, nn.Embedding)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CompressedLayer:
-        """Return a copy."""
-        made = super().__deepcopy__(memo)
-        made.is_table = self.is_table
-        return made
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs (..., columns) of inputs (..., rows), float32."""
@@ -290,7 +303,8 @@ class Int4Weight(CompressedLayer):
     @staticmethod
     def config(api: Any) -> Any:
         """Return symmetric int4, with a scale for each group of a row."""
-        return api.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=api.PerGroup(GROUP))
+        int4 = torch.int4  # type: ignore[attr-defined]
+        return api.IntxWeightOnlyConfig(weight_dtype=int4, granularity=api.PerGroup(GROUP))
 
     def __init__(self, layer: Any) -> None:
         super().__init__(layer)
@@ -302,7 +316,8 @@ class Int4Weight(CompressedLayer):
         self.weight = _constant(torch.zeros(rows, columns // 2, dtype=torch.uint8))
         self.register_buffer("scale", torch.ones(rows, columns // GROUP))
 
-    def _encode(self, layer: Any, values: Values | None, ranges: tuple[Range, Range] | None) -> None:
+    def _encode(self, source: Source) -> None:
+        values = source.values
         assert values is not None
         codes = (values.quantized.int() + 8).to(torch.uint8)  # (rows, columns), 0 to 15
         self.weight.copy_(codes[:, ::2] | codes[:, 1::2] << 4)
@@ -318,7 +333,7 @@ class Int4Weight(CompressedLayer):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the outputs (..., columns), float32, of inputs (..., rows), multiplied in bfloat16."""
         rows = inputs.reshape(-1, self.shape[1]).bfloat16()
-        outputs = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self._packed, GROUP, self._scales)
+        outputs: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(rows, self._packed, GROUP, self._scales)
         outputs = outputs.float().reshape(*inputs.shape[:-1], self.shape[0])
         return outputs if self.bias is None else outputs + self.bias
 
@@ -342,7 +357,8 @@ class Float8(CompressedLayer):
         self.weight = _constant(torch.zeros(self.shape, dtype=torch.uint8))  # the bits of float8
         self.register_buffer("scale", torch.ones(self.shape[0]))
 
-    def _encode(self, layer: Any, values: Values | None, ranges: tuple[Range, Range] | None) -> None:
+    def _encode(self, source: Source) -> None:
+        values = source.values
         assert values is not None
         self.weight.copy_(values.quantized.view(torch.uint8).reshape(self.shape))
         self.scale.copy_(values.scale.reshape(-1))
