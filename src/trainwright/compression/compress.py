@@ -186,7 +186,7 @@ class _Work:
         for one, row in zip(both, rows, strict=True):
             memory = self._memory(one, split)
             if memory is not None:
-                row[measures.MEMORY] = memory
+                row[measures.MEMORY] = float(memory)
         return {
             "parent": {"run_id": self._request.parent.id, **rows[0]},
             "child": rows[1],
