@@ -82,7 +82,7 @@ def test_it_predicts_by_the_stored_integers(parent: Run, child: Run, folder: Pat
     rows = pd.read_csv(folder / "rows.csv").head(50)
     one, other = trainwright.load(child), trainwright.load(parent)
     assert {type(layer).__name__ for layer in one.native.modules()} >= {"Int8Dynamic"}
-    values = torch.from_numpy(np.asarray(other.preparation.features(rows), np.float32))  # type: ignore[union-attr]
+    values = torch.from_numpy(np.asarray(other.preparation.features(rows), np.float32))
     for layer in one.native.layers:
         if hasattr(layer, "scale"):
             weight = layer.weight.double() * layer.scale.double()[:, None]
@@ -250,7 +250,7 @@ def test_fewer_rounds_are_those_of_the_library(folder: Path) -> None:
     made = trainwright.compress(parent, prune=0.25)
     booster: lightgbm.Booster = trainwright.load(parent).native
     rows = pd.read_csv(folder / "rows.csv").head(40)
-    features = trainwright.load(parent).preparation.features(rows)  # type: ignore[union-attr]
+    features = trainwright.load(parent).preparation.features(rows)
     expected = booster.predict(
         features, num_iteration=booster.num_trees() - round(0.25 * booster.num_trees())
     )

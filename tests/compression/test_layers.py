@@ -25,7 +25,7 @@ def encoded(layer: Any, scheme: str, inputs: torch.Tensor) -> CompressedLayer:
     with torch.no_grad():
         outputs = layer(inputs)
         ranges = tuple(Range(float(one.min()), float(one.max())) for one in (inputs, outputs))
-        made.encode(Source(layer, quantized(layer, type(made)), ranges))  # type: ignore[arg-type]
+        made.encode(Source(layer, quantized(layer, type(made)), ranges))
     return made
 
 
@@ -156,7 +156,7 @@ def test_a_narrow_model_is_the_wide_one_with_silent_channels() -> None:
     """A channel that is gone gives nothing: as if its weight, bias and normalization were zero."""
     torch.manual_seed(3)
     net = _Net().eval()
-    nn.init.uniform_(net.norm.running_mean)  # type: ignore[arg-type]
+    nn.init.uniform_(net.norm.running_mean)
     wide, images = copy.deepcopy(net), torch.randn(5, 1, 8, 8)
     names = ["first", "second", "dense", "skip", "last"]
     shapes, zeroed, notes = channels.drop(net, names, 0.5)
@@ -172,16 +172,16 @@ def test_a_narrow_model_is_the_wide_one_with_silent_channels() -> None:
     with torch.no_grad():
         for name, norm in (("first", "norm"), ("second", None)):
             layer = wide.get_submodule(name)
-            norms = layer.weight.flatten(1).norm(dim=1)  # type: ignore[operator, union-attr]
+            norms = layer.weight.flatten(1).norm(dim=1)
             silent = norms.argsort()[: len(norms) // 2]
             for one in (layer, *([wide.norm] if norm else [])):
-                one.weight[silent], one.bias[silent] = 0, 0  # type: ignore[index, operator]
+                one.weight[silent], one.bias[silent] = 0, 0
             if norm:
                 wide.second.weight[:, silent] = 0  # its norm does not count what goes
-                wide.norm.running_mean[silent] = 0  # type: ignore[index]
+                wide.norm.running_mean[silent] = 0
         for name in ("dense", "skip"):
-            rows = wide.get_submodule(name).weight.norm(dim=1).argsort()[:5]  # type: ignore[operator, union-attr]
-            wide.get_submodule(name).weight[rows] = 0  # type: ignore[index, operator]
+            rows = wide.get_submodule(name).weight.norm(dim=1).argsort()[:5]
+            wide.get_submodule(name).weight[rows] = 0
         torch.testing.assert_close(net(images), wide(images), rtol=1e-5, atol=1e-6)
     again = _Net().eval()
     compress_structure(again, {"narrowed": shapes})

@@ -95,7 +95,7 @@ class Run:
 
     @property
     def compression(self) -> dict[str, Any]:
-        """How a compressed run compares with its parent: both side by side; empty for other runs."""
+        """The comparison of a compressed run with its parent: both side by side; empty for other runs."""
         return self._dir.read_json(COMPRESSION)
 
     @property

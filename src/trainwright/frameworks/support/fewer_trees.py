@@ -21,13 +21,13 @@ class TreeSum(NamedTuple):
 
     Attributes:
         kind: The name of the library, or of the class.
-        count: The number of rounds or trees.
+        total: The number of rounds or trees.
         first: Returns the arrays of the first so many, as they are stored.
         noun: The name of what is counted.
     """
 
     kind: str
-    count: int
+    total: int
     first: Callable[[int], Mapping[str, Array]]
     noun: str = "rounds"
 
@@ -44,14 +44,14 @@ def compress_trees(trees: TreeSum, recipe: Recipe, target: Path) -> Compressed:
         )
     if recipe.structured:
         raise InputError("--structured is for channels of networks; --prune drops whole trees anyway")
-    kept = max(1, trees.count - round(recipe.prune * trees.count))
+    kept = max(1, trees.total - round(recipe.prune * trees.total))
     arrays = trees.first(kept)
-    before = sum(one.nbytes for one in trees.first(trees.count).values())
+    before = sum(one.nbytes for one in trees.first(trees.total).values())
     records = StoredSnapshot({WEIGHTS_FILE: arrays}).write(target)
     layer = LayerRecord(
         name=TREES,
         kind=trees.kind,
-        scheme=f"the first {kept} of {trees.count} {trees.noun}",
+        scheme=f"the first {kept} of {trees.total} {trees.noun}",
         before=before,
         after=sum(one.nbytes for one in arrays.values()),
     )

@@ -51,14 +51,13 @@ def narrow(layer: nn.Module, shape: list[int]) -> None:
         empty = tensor.new_zeros(shape if name == "weight" else shape[:1])
         is_parameter = isinstance(tensor, nn.Parameter)
         setattr(layer, name, nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty)
-    sizes = (
-        ("out_channels", "in_channels") if isinstance(layer, nn.Conv2d) else ("out_features", "in_features")
-    )
-    if len(shape) > 1:
-        for name, size in zip(sizes, shape, strict=False):
-            setattr(layer, name, size)
-    elif hasattr(layer, "num_features"):
-        layer.num_features = shape[0]
+    sized: Any = layer
+    if len(shape) == 1:
+        sized.num_features = shape[0]
+    elif isinstance(layer, nn.Conv2d):
+        sized.out_channels, sized.in_channels = shape[:2]
+    else:
+        sized.out_features, sized.in_features = shape
 
 
 def packed(weight: Tensor) -> dict[str, Tensor]:
