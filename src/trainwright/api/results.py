@@ -300,9 +300,12 @@ def certified_form(path: Path, form: str | None) -> str | None:
 
 
 def _holds_safetensors(run: RunDir) -> bool:
-    """Return whether the format `safetensors` of a run's model is that of its checkpoints."""
+    """Return whether the format `safetensors` of a run's model is that of its checkpoints.
+
+    Those of compressed models leave out zeros.
+    """
     manifest = run.manifest()
-    return manifest is not None and "torch" in manifest.semantics
+    return manifest is not None and "torch" in manifest.semantics and manifest.compression is None
 
 
 def explain(

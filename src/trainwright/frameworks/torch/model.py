@@ -15,7 +15,7 @@ import torch
 
 from trainwright.datasets.base import Split
 from trainwright.digest import files_of, write_tensors
-from trainwright.errors import ModelError, TrainwrightError
+from trainwright.errors import InputError, ModelError, TrainwrightError
 from trainwright.frameworks.base import WEIGHTS_FILE, Exports, Model, ModelInputs
 from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.support.torch_draws import OwnGenerators
@@ -75,7 +75,17 @@ class _TorchModel(Model):
 
     @property
     def predicting(self) -> torch.nn.Module:
-        """A module in evaluation mode from features to the predictions of the task, for exports; a copy."""
+        """A module in evaluation mode from features to the predictions of the task, for exports; a copy.
+
+        Raises:
+            InputError: It is compressed, and computes with kernels that other formats lack.
+        """
+        own = [name for name, one in self._module.named_modules() if getattr(one, "has_own_kernel", False)]
+        if own:
+            raise InputError(
+                f"layer {own[0]} is compressed, and computes with a kernel of torch that this format lacks: "
+                "export the run that it is compressed from"
+            )
         return _Predicting(copy.deepcopy(self._module), self._network.task).eval()
 
     @property

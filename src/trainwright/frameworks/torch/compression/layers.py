@@ -98,6 +98,7 @@ class CompressedLayer(nn.Module):
     """
 
     takes: ClassVar[tuple[type[nn.Module], ...]] = (nn.Linear,)
+    has_own_kernel: ClassVar[bool] = True  # which only torch has
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
@@ -159,6 +160,7 @@ class Half(CompressedLayer):
     """A layer that computes in 16 bits, and gives float32."""
 
     takes = (nn.Linear, nn.Conv2d, nn.Embedding)
+    has_own_kernel = False
     dtype: ClassVar[torch.dtype] = torch.float16
 
     def __init__(self, layer: Any) -> None:
@@ -345,6 +347,7 @@ class Float8(CompressedLayer):
     """
 
     takes = (nn.Linear, nn.Conv2d)
+    has_own_kernel = False
     scale: Tensor
 
     @staticmethod
