@@ -5,18 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainwright.api.forking import attempted
 from trainwright.api.results import load_for
+from trainwright.config import Config, Overrides
+from trainwright.config import load as load_config
+from trainwright.config.overrides import with_settings
 from trainwright.errors import InputError
 from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.records.compression import SCHEMES, Recipe
 from trainwright.records.listing import find_run, has_model
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.catalog import Catalog
+from trainwright.runs.data.bundles import make_objects
 from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import passed_objects, require_objects
 from trainwright.runs.run import Run
-from trainwright.runs.workdir import working_directory, working_for
+from trainwright.runs.workdir import code_beside, working_directory, working_for, working_in
 
 if TYPE_CHECKING:
-    from trainwright.records.run_dir import RunDir
+    from trainwright.evaluation.gates import Gate
 
 
 def compress(
@@ -25,6 +32,8 @@ def compress(
     quantize: str | None = None,
     prune: float = 0.0,
     structured: bool = False,
+    distill: Any = None,
+    overrides: Overrides = (),
     gate: str | None = None,
     search: bool = False,
     runs_dir: Path | str | None = None,
@@ -45,6 +54,9 @@ def compress(
         prune: The share of the weights of each layer to drop, those of the smallest magnitude; of boosters
             and forests, of the trees.
         structured: Drop whole channels, those of the smallest norm, so that the tensors are smaller.
+        distill: Train the model of this config (a file, or a mapping) with the run's model as its teacher,
+            on the same data.
+        overrides: Settings of that config.
         gate: What the child has to pass, such as `val_f1 >= parent - 0.005`.
         search: Look for the largest compression that passes the gate, up to what is given.
         runs_dir: The folder of the runs.
@@ -60,8 +72,14 @@ def compress(
     """
     from trainwright.evaluation.gates import Gate
 
-    recipe = _recipe(quantize, prune, structured=structured)
     asked = None if gate is None else Gate.parse(gate)
+    if distill is not None:
+        if quantize is not None or prune or search:
+            raise InputError("distill trains a student by itself; quantize or prune the run that comes of it")
+        return _distilled(find(run, runs_dir, has_model), distill, overrides, asked, trust=trust)
+    if overrides:
+        raise InputError("overrides are settings of a student's config: give one with distill")
+    recipe = _recipe(quantize, prune, structured=structured)
     found = find(run, runs_dir, has_model)
     refuse_foreign_run(found, "compress")
     require_objects(found, "compress", model=model, data=data)
@@ -71,6 +89,26 @@ def compress(
     with working_for(found, working_directory(found), trust=trust):
         request = Request(found, recipe, asked, search=search, trust=trust, model=model)
         return Run(compress_run(request, bundle).child)
+
+
+def _distilled(found: RunDir, config: Config, overrides: Overrides, gate: Gate | None, *, trust: bool) -> Run:
+    """Train a student, compare it with its teacher, and return its run."""
+    from trainwright.compression.distill import Teacher, compared
+    from trainwright.runs.request import Request
+
+    refuse_foreign_run(found, "distill")
+    require_objects(found, "distill", model=None, data=None)
+    with working_for(found, working_directory(found), trust=trust):
+        teacher = Teacher.of(found)
+    resolved = load_config(config, with_settings(overrides, teacher.settings()), Catalog())
+    teacher.check(resolved)
+    with working_in(Path.cwd(), [Path.cwd(), *code_beside(resolved)]):
+        objects = make_objects(resolved, None, None, ())
+        student = teacher.create(resolved)
+        made = attempted(Request(resolved, student, objects))
+        if made.status == "completed":
+            compared(teacher, RunDir(made.path), gate, trust=trust)
+        return made
 
 
 def compress_again(original: RunDir, model: Any, data: Any, *, trust: bool) -> RunDir:

@@ -19,6 +19,7 @@ _UNITS = {"bytes": size, "memory": size}
 
 @click.command()
 @options.run_argument
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
 @click.option(
     "--quantize",
     type=click.Choice(SCHEMES),
@@ -33,6 +34,11 @@ _UNITS = {"bytes": size, "memory": size}
     "forests, of the trees.",
 )
 @click.option("--structured", is_flag=True, help="Drop whole channels instead: the tensors become smaller.")
+@click.option(
+    "--distill",
+    metavar="CONFIG",
+    help="Train the model of this config, with the run's model as its teacher, and KEY.PATH=VALUE.",
+)
 @click.option(
     "--gate",
     metavar="EXPRESSION",

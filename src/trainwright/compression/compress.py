@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ class _Work:
     def run(self) -> Outcome:
         """Compress, compare, and keep what passes."""
         gate, searched = self._request.gate, None
-        references = self._values(self._own)
+        references = _values(self._own)
         if gate is not None:
             gate.check_names({*references, *measures.NAMES}, [PARENT])
         recipe = self._request.recipe
@@ -134,11 +134,15 @@ class _Work:
         folder, compressed = self._compressed(recipe)
         predictor = self._opened(folder)
         found = {split: self._evaluate(predictor, split) for split in self._splits}
-        table = self._table(predictor, found, compressed)
+        rows = self._bundle.splits[self._splits[-1]]
+        table = side_by_side((self._parent, predictor), (self._own, found), rows, trust=self._request.trust)
+        table["layers"] = [layer.to_json() for layer in compressed.layers]
         if searched is not None:
             table["search"] = searched.trials_json()
         table["recipe"] = recipe.to_json()
-        self._judge(gate, table)
+        error = judged(gate, table, "the gate is not passed, so no run is kept")
+        if error is not None:
+            raise error
         record = CompressionRecord(
             recipe=recipe,
             parent_digest=digest_of(self._request.parent),
@@ -167,52 +171,43 @@ class _Work:
         values = dict(self._evaluate(self._opened(folder), "val").metrics) if "val" in self._splits else {}
         return Trial(recipe, values, measures.stored_bytes(folder), compressed.layers)
 
-    @staticmethod
-    def _values(results: Mapping[SplitName, EvaluationResult]) -> dict[str, float]:
-        return {name: value for result in results.values() for name, value in result.metrics.items()}
 
-    def _table(
-        self, predictor: Predictor, found: Mapping[SplitName, EvaluationResult], compressed: Compressed
-    ) -> dict[str, Any]:
-        """Return the measures and metrics of parent and child, side by side."""
-        split = self._bundle.splits[self._splits[-1]]
-        both = (self._parent, predictor)
-        rows = [
-            {**times, measures.BYTES: float(measures.stored_bytes(one.stored.folder)), **self._values(values)}
-            for one, times, values in zip(
-                both, measures.latencies(both, split), (self._own, found), strict=True
-            )
-        ]
-        for one, row in zip(both, rows, strict=True):
-            memory = self._memory(one, split)
-            if memory is not None:
-                row[measures.MEMORY] = float(memory)
-        return {
-            "parent": {"run_id": self._request.parent.id, **rows[0]},
-            "child": rows[1],
-            "layers": [layer.to_json() for layer in compressed.layers],
-        }
+def side_by_side(
+    both: Sequence[Predictor],
+    evaluations: Sequence[Mapping[SplitName, EvaluationResult]],
+    rows: Split,
+    *,
+    trust: bool,
+) -> dict[str, Any]:
+    """Return the measures and metrics of a parent and its child.
 
-    def _memory(self, predictor: Predictor, split: Split) -> float | None:
-        if self._request.model is not None:
-            return None
-        return measures.peak_memory(
-            self._request.parent, predictor.stored.folder, split, trust=self._request.trust
-        )
+    Args:
+        both: Their models; the child may have no run of its own yet.
+        evaluations: Those of their splits.
+        rows: Prepared rows, for latency and memory.
+        trust: Whether the user trusts the runs.
+    """
+    table = []
+    for one, times, found in zip(both, measures.latencies(both, rows), evaluations, strict=True):
+        size = measures.stored_bytes(one.stored.folder)
+        table.append({**times, measures.BYTES: float(size), **_values(found)})
+        memory = None
+        if one.model_object is None:
+            memory = measures.peak_memory(one.run, one.stored.folder, rows, trust=trust)
+        if memory is not None:
+            table[-1][measures.MEMORY] = float(memory)
+    return {"parent": {"run_id": both[0].run.id, **table[0]}, "child": table[1]}
 
-    def _judge(self, gate: Gate | None, table: dict[str, Any]) -> None:
-        """Note what the gate says.
 
-        Raises:
-            GateError: The model does not pass it.
-        """
-        if gate is None:
-            return
-        values, references = table["child"], {PARENT: table["parent"]}
-        table["gate"] = {
-            "text": gate.text,
-            "said": gate.in_words(values, references),
-            "passed": gate.passes(values, references),
-        }
-        if not table["gate"]["passed"]:
-            raise GateError(f"the gate is not passed, so no run is kept: {table['gate']['said']}", table)
+def _values(results: Mapping[SplitName, EvaluationResult]) -> dict[str, float]:
+    return {name: value for result in results.values() for name, value in result.metrics.items()}
+
+
+def judged(gate: Gate | None, table: dict[str, Any], said: str) -> GateError | None:
+    """Note in the table what the gate says; return the error if the child does not pass it."""
+    if gate is None:
+        return None
+    values, references = table["child"], {PARENT: table["parent"]}
+    passed = gate.passes(values, references)
+    table["gate"] = {"text": gate.text, "said": gate.in_words(values, references), "passed": passed}
+    return None if passed else GateError(f"{said}: {table['gate']['said']}", table)

@@ -267,6 +267,7 @@ class Capabilities:
         trains_objects: An object that is passed in Python is itself trained, from the weights that it has.
             Otherwise it is the definition of a model, whose training begins anew.
         target_encoding: Models encode categories themselves, by their targets.
+        distillation: The import path of the loss of a student; its model is the teacher's kind.
     """
 
     named_inputs: bool = False
@@ -277,6 +278,7 @@ class Capabilities:
     initial_weights: bool = True
     trains_objects: bool = False
     target_encoding: bool = False
+    distillation: str = ""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from trainwright.records.document import Document, Name
 from trainwright.records.manifest import DataIdentity, InitialState
 
 FOLDER = "initial"  # of a run: the checkpoint that it starts from, and the config of its parent
-Relation = Literal["fork", "continue", "reproduce", "compress"]
+Relation = Literal["fork", "continue", "reproduce", "compress", "distill"]
 RELATIONS: tuple[str, ...] = get_args(Relation)
 # A step, its epoch, and how many samples of that are consumed: an `order.Cursor`.
 Begin = tuple[int, int, int]
@@ -21,7 +21,8 @@ class Lineage(Document):
     """The parent of a run, written when the run is created.
 
     A `fork` is trained otherwise from `step` on, a `continue` is only trained longer, `reproduce` repeats the
-    parent from its start, and `compress` makes it smaller: `changed` says how. Elsewhere, `changed` holds the
+    parent from its start, `compress` makes it smaller (`changed` says how), and `distill` trains another model
+    with it as the teacher. Elsewhere, `changed` holds the
     settings that differ from the parent's. The other fields describe the parent: its data, where its own
     steps began, and where its initial weights came from.
     `irregular` are the steps of its evaluations that try no patience: all of them, and those that it had from
@@ -70,6 +71,7 @@ class Lineage(Document):
             "continue": "goes on after",
             "reproduce": "repeats",
             "compress": "is compressed from",
+            "distill": "is distilled from",
         }[self.relation]
         at = "" if self.step is None else f" at step {self.step}"
         return f"{words} {self.run_id}{at}"

@@ -77,6 +77,7 @@ class TorchFramework(Framework):
         workers=True,
         accumulators=True,
         trains_objects=True,
+        distillation="trainwright.frameworks.torch.losses.distillation:Distillation",
     )
     advice: ClassVar[Advice] = ADVICE
     unsaved_hint: ClassVar[str] = (
