@@ -73,7 +73,7 @@ class Teacher:
             if own.get(key) != other.get(key):
                 raise InputError(
                     f"{key} is {other.get(key)!r} in the student's config and {own.get(key)!r} in run "
-                    f"{self.run.id}: a student learns from the features of its teacher, so the data must agree"
+                    f"{self.run.id}: a student gets the features of its teacher, so the data must agree"
                 )
 
     def create(self, student: Resolved) -> RunDir:

@@ -21,10 +21,10 @@ class Lineage(Document):
     """The parent of a run, written when the run is created.
 
     A `fork` is trained otherwise from `step` on, a `continue` is only trained longer, `reproduce` repeats the
-    parent from its start, `compress` makes it smaller (`changed` says how), and `distill` trains another model
-    with it as the teacher. Elsewhere, `changed` holds the
-    settings that differ from the parent's. The other fields describe the parent: its data, where its own
-    steps began, and where its initial weights came from.
+    parent from its start, `compress` makes it smaller (`changed` says how), and `distill` trains another
+    model with it as the teacher. Elsewhere, `changed` holds the settings that differ from the parent's. The
+    other fields describe the parent: its data, where its own steps began, and where its initial weights came
+    from.
     `irregular` are the steps of its evaluations that try no patience: all of them, and those that it had from
     a parent of its own.
     """
