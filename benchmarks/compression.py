@@ -12,6 +12,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ WAYS: Mapping[str, list[dict[str, Any]]] = {
         {"quantize": "bf16"},
     ],
 }
+HEAD = ["module", "", "ms, 1 row", "ms, 64 rows", "seconds to compile"]
 METRIC = {"mlp": "test_f1", "lightgbm": "test_f1", "cnn": "test_accuracy", "gpt": "test_loss"}
 
 
@@ -114,8 +116,9 @@ def packaged(module: torch.nn.Module, inputs: torch.Tensor, path: Path) -> Any:
     rows = torch.export.Dim("rows", min=1, max=4096)
     twice = torch.cat([inputs, inputs])  # an example of one row would fix their number
     program = torch.export.export(module, (twice,), dynamic_shapes=({0: rows},))
-    made = torch._inductor.aoti_compile_and_package(program, package_path=str(path))
-    return torch._inductor.aoti_load_package(made)
+    package: Any = torch._inductor
+    made = package.aoti_compile_and_package(program, package_path=str(path))
+    return package.aoti_load_package(made)
 
 
 def compiled(name: str, parent: Run, folder: Path) -> list[list[str]]:
@@ -128,7 +131,7 @@ def compiled(name: str, parent: Run, folder: Path) -> list[list[str]]:
     }
     ways: dict[str, tuple[Callable[[torch.Tensor], Any], float]] = {"eager": (module, 0.0)}
     start = time.perf_counter()
-    by_compile = torch.compile(module, dynamic=True)
+    by_compile: Any = torch.compile(module, dynamic=True)
     with torch.no_grad():
         for one in inputs.values():
             by_compile(one)
@@ -140,7 +143,7 @@ def compiled(name: str, parent: Run, folder: Path) -> list[list[str]]:
     lines = []
     with torch.no_grad():
         for way, (call, seconds) in ways.items():
-            times = [milliseconds(lambda call=call, one=one: call(one)) for one in inputs.values()]
+            times = [milliseconds(partial(call, one)) for one in inputs.values()]
             lines.append([name, way, *(f"{one:.3g}" for one in times), f"{seconds:.0f}" if seconds else ""])
     return lines
 
@@ -153,17 +156,15 @@ def main() -> None:
     torch.set_num_threads(1)
     print(machine())
     with temporary_folder() as folder:
-        runs = {
-            name: trainwright.train(config, runs_dir=folder / "runs", quiet=True)
-            for name, config in configs(folder).items()
-        }
-        for name, run in runs.items():
-            if only != "compiled":
-                compressed(name, run)
+        made = configs(folder)
+        for name, config in made.items() if only != "compiled" else ():
+            compressed(name, trainwright.train(config, runs_dir=folder / "runs", quiet=True))
         if only != "compressed":
-            lines = [line for name in ("mlp", "cnn", "gpt") for line in compiled(name, runs[name], folder)]
-            head = ["module", "", "ms, 1 row", "ms, 64 rows", "seconds to compile"]
-            print(f"\nin PyTorch alone, one thread\n\n{table(head, lines)}")
+            print("\nin PyTorch alone, one thread\n", flush=True)
+        for name in ("mlp", "cnn", "gpt") if only != "compressed" else ():
+            short = {"training.max_steps": 2, "training.epochs": None}  # what is learned takes no time
+            run = trainwright.train(made[name], short, runs_dir=folder / "runs", quiet=True)
+            print(table(HEAD, compiled(name, run, folder)), flush=True)
 
 
 if __name__ == "__main__":
