@@ -19,8 +19,6 @@ from trainwright.runs.predictor import open_predictor
 from trainwright.runs.run_config import read_config
 from trainwright.runs.workdir import creation_of
 
-_TASKS = ("classification", "regression")
-
 
 @dataclass(frozen=True)
 class Teacher:
@@ -39,14 +37,12 @@ class Teacher:
         if run.require_manifest().compression is not None:
             raise InputError(f"run {run.id} is compressed: distill its parent, which knows more")
         predictor = open_predictor(run, pinned=False)
-        if not predictor.framework.capabilities.distillation:
-            raise InputError(
-                f"models of type {predictor.config.model.type} cannot teach; networks of PyTorch can"
-            )
-        if predictor.info.task not in _TASKS:
-            raise InputError(
-                f"--distill is for {' and '.join(_TASKS)}, and the task is {predictor.info.task}"
-            )
+        losses = predictor.framework.capabilities.distillation
+        if not losses:
+            raise InputError(f"a {predictor.config.model.type} cannot teach; networks of PyTorch can")
+        task = predictor.info.task
+        if task not in losses:
+            raise InputError(f"--distill is for {' and '.join(losses)}, and the task is {task}")
         return Teacher(run, predictor)
 
     def settings(self) -> dict[str, Any]:
@@ -54,8 +50,7 @@ class Teacher:
         result = self.run.require_result()
         return {
             "training.loss": {
-                "type": self.predictor.framework.capabilities.distillation,
-                "task": self.predictor.info.task,
+                "type": self.predictor.framework.capabilities.distillation[self.predictor.info.task],
                 "teacher": str(self.run.path),
                 "weights": self.predictor.stored.folder.relative_to(self.run.path).as_posix(),
                 "digest": result.best.digest if result.best else result.digest,

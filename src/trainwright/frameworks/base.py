@@ -267,7 +267,7 @@ class Capabilities:
         trains_objects: An object that is passed in Python is itself trained, from the weights that it has.
             Otherwise it is the definition of a model, whose training begins anew.
         target_encoding: Models encode categories themselves, by their targets.
-        distillation: The import path of the loss of a student; its model is the teacher's kind.
+        distillation: The import paths of losses of students, by the names of the tasks that have one.
     """
 
     named_inputs: bool = False
@@ -278,7 +278,7 @@ class Capabilities:
     initial_weights: bool = True
     trains_objects: bool = False
     target_encoding: bool = False
-    distillation: str = ""
+    distillation: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

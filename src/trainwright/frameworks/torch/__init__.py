@@ -77,7 +77,9 @@ class TorchFramework(Framework):
         workers=True,
         accumulators=True,
         trains_objects=True,
-        distillation="trainwright.frameworks.torch.losses.distillation:Distillation",
+        distillation=dict.fromkeys(
+            ("classification", "regression"), "trainwright.frameworks.torch.losses.distillation:Distillation"
+        ),
     )
     advice: ClassVar[Advice] = ADVICE
     unsaved_hint: ClassVar[str] = (

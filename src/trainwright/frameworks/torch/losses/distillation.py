@@ -31,8 +31,9 @@ class Distillation:
     Where no gradient is computed, as in evaluations, it is that of the target alone, so that values compare
     with those of other runs; no teacher is needed then.
 
+    Targets that are integers are classes, others are values.
+
     Args:
-        task: `classification` or `regression`.
         teacher: The directory of the teacher's run.
         weights: The folder of its weights in there.
         digest: The digest of these, which is an input of the student's run.
@@ -42,38 +43,33 @@ class Distillation:
 
     def __init__(
         self,
-        task: str,
         teacher: str,
         weights: str,
         digest: str,
         temperature: float = 2.0,
         share: float = 0.5,
     ) -> None:
-        self.is_regression = task == "regression"
         self.source = teacher, weights, digest
         self.temperature, self.share = temperature, share
 
     def __call__(self, outputs: Outputs, batch: Tensors) -> Tensor:
         """Return the loss of each sample, (rows,), of what the student returned."""
         own, target = first_output(outputs), batch[TARGET]
-        hard = self._hard(own, target)
+        if target.is_floating_point():
+            hard = _squares(own, target)
+        else:
+            hard = functional.cross_entropy(class_logits(own), target, reduction="none")
         if not torch.is_grad_enabled():
             return hard
         network = _opened(*self.source)
         network.module.to(own.device)
         with torch.no_grad():
             said = first_output(as_float(network.call(batch)))
-        return (1 - self.share) * hard + self.share * self._soft(own, said)
+        soft = _squares(own, said) if target.is_floating_point() else self._divergence(own, said)
+        return (1 - self.share) * hard + self.share * soft
 
-    def _hard(self, own: Tensor, target: Tensor) -> Tensor:
-        if self.is_regression:
-            return _squares(own, target)
-        return functional.cross_entropy(class_logits(own), target, reduction="none")
-
-    def _soft(self, own: Tensor, said: Tensor) -> Tensor:
+    def _divergence(self, own: Tensor, said: Tensor) -> Tensor:
         """Return the loss against the teacher; the square keeps its gradients at the size of the others."""
-        if self.is_regression:
-            return _squares(own, said)
         mine, theirs = (
             functional.log_softmax(class_logits(one) / self.temperature, 1) for one in (own, said)
         )
