@@ -31,7 +31,7 @@ LAYERS = (
     ("cli", "__main__", "trainwright"),
     ("testing",),
     ("api",),
-    ("studies", "integrations"),
+    ("studies", "integrations", "compression"),
     ("runs",),
     ("exporters",),
     ("inference",),

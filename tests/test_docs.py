@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def commands() -> Iterator[Any]:
             if language in ("sh", "console")
         ]
         for text in "\n".join(shown).splitlines():
-            words = shlex.split(text.removeprefix("$ ").partition(">")[0], comments=True)
+            words = shlex.split(text.removeprefix("$ "), comments=True)
+            words = list(takewhile(lambda word: not word.startswith(">"), words))
             if words[:1] == ["trainwright"]:
                 yield pytest.param(words[1:], id=" ".join(words))
 

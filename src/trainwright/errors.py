@@ -22,6 +22,7 @@ exits with `exit_code`.
     │   ├── RunGoneError            1   the run directory was renamed or removed meanwhile
     │   └── WorldError              1   another process of the attempt is gone
     ├── DifferentArtifactError      3   an exported model predicts something else than its run
+    ├── GateError                   3   a model does not pass its gate
     └── TrackerError                1   a tracker cannot be reached; never stops a run
 
 Ctrl-C ends a verb with `Interrupted`, which is a `KeyboardInterrupt`.
@@ -183,6 +184,16 @@ class WorldError(TrainingError):
 
 class DivergedError(TrainingError):
     """Processes that should hold the same state do not, which another try would not mend."""
+
+
+class GateError(TrainwrightError):
+    """A model does not pass its gate; `found` says how it compares, as JSON."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, found: Any = None) -> None:
+        super().__init__(message)
+        self.found = found
 
 
 class DifferentArtifactError(TrainwrightError):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainwright.api.certificates import verify_certificate
+    from trainwright.api.compressing import compress
     from trainwright.api.configs import check, init, schema
     from trainwright.api.differences import why
     from trainwright.api.exporting import export
@@ -36,6 +37,7 @@ __all__ = [
     "check",
     "clean",
     "compare",
+    "compress",
     "create",
     "cross_validate",
     "delete",
@@ -73,6 +75,7 @@ __all__ = [
 # A verb's module is imported when the verb is first used: a list of runs needs nothing that trains.
 _VERBS = {
     "certificates": ("verify_certificate",),
+    "compressing": ("compress",),
     "configs": ("check", "init", "schema"),
     "differences": ("why",),
     "exporting": ("export",),

@@ -78,6 +78,11 @@ def export(
                 f"tolerance is for formats that predict; {chosen} holds weights, which are exact"
             )
         exporter(options)  # which refuses unknown ones
+        if (manifest := found.manifest()) is not None and manifest.compression is not None:
+            raise InputError(
+                f"run {found.id} is compressed, and its file leaves out zeros: export the weights of the run "
+                "that it is compressed from, or this one with --format onnx"
+            )
         made = _export_weights(found, path, chosen, max_shard_size, licence)
         _record(found, path, made)
         return path

@@ -16,7 +16,7 @@ from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.records.listing import find_run, has_model
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.data.bundles import make_objects
-from trainwright.runs.lookup import RunName, find
+from trainwright.runs.lookup import RunName, find, refuse_compressed
 from trainwright.runs.objects import require_objects
 from trainwright.runs.run import Run
 from trainwright.runs.run_config import check_usable, read_config
@@ -168,6 +168,7 @@ def train_child(
     check_verdict(training.verdict)
     verb = "fork" if relation == "fork" else "resume"
     refuse_foreign_run(parent, verb)
+    refuse_compressed(parent, verb)
     with working_for(
         parent,
         working_directory(parent),

@@ -415,6 +415,10 @@ def reproduce(
             f"run {original.id} {_ended(original)}; only a completed, stopped or pruned run can be "
             "reproduced: resume it, or start a new run, first"
         )
+    if (manifest := original.manifest()) is not None and manifest.compression is not None:
+        from trainwright.api.compressing import compress_again
+
+        return compare_bits(original, compress_again(original, model, data, trust=trust))
     original.require_result()  # what could not be compared afterwards is not trained for
     with working_for(original, working_directory(original), trust=trust):
         resolved = usable_config(original)

@@ -31,6 +31,7 @@ _MODULES = {
     "explain": "models",
     "export": "exporting",
     "certificate": "certificate",
+    "compress": "compress",
     "report": "models",
     "runs": "runs",
     "config": "config",

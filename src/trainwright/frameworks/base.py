@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # a config is checked without them
     from trainwright.datasets.base import Split
     from trainwright.digest import FileRecord
     from trainwright.order import SampleOrder
+    from trainwright.records.compression import LayerRecord, Recipe
     from trainwright.records.mesh_estimate import Machines, MeshPlan
     from trainwright.tasks.support.accumulators import Accumulator
 
@@ -266,6 +267,7 @@ class Capabilities:
         trains_objects: An object that is passed in Python is itself trained, from the weights that it has.
             Otherwise it is the definition of a model, whose training begins anew.
         target_encoding: Models encode categories themselves, by their targets.
+        distillation: The import paths of losses of students, by the names of the tasks that have one.
     """
 
     named_inputs: bool = False
@@ -276,6 +278,14 @@ class Capabilities:
     initial_weights: bool = True
     trains_objects: bool = False
     target_encoding: bool = False
+    distillation: Mapping[str, str] = field(default_factory=dict)
+
+
+class Compressed(NamedTuple):
+    """The files of a compressed model, and what became of each of its layers."""
+
+    files: Sequence[FileRecord]
+    layers: Sequence[LayerRecord]
 
 
 class Framework(ABC):
@@ -516,6 +526,32 @@ class Framework(ABC):
             MissingExtraError: The library is not installed.
             ModelError: The model cannot be built, or does not fit the data.
         """
+
+    @staticmethod
+    def compress(
+        inputs: ModelInputs,
+        folder: Path,  # noqa: ARG004 - for others
+        recipe: Recipe,  # noqa: ARG004
+        rows: Split,  # noqa: ARG004
+        target: Path,  # noqa: ARG004
+    ) -> Compressed:
+        """Compress a model, and write it so that `load` opens it. The same arguments give the same bits.
+
+        Args:
+            inputs: What the model is built from.
+            folder: The folder with its weights.
+            recipe: How to compress it.
+            rows: Rows of the training split, for what is measured.
+            target: The empty folder to write into.
+
+        Raises:
+            InputError: Models of this framework, or this one, cannot be compressed so.
+            MissingExtraError: A library for it is not installed.
+        """
+        raise InputError(
+            f"models of type {inputs.config.model.type} cannot be compressed; export the run instead: "
+            "docs/export.md has what each format makes smaller"
+        )
 
     @staticmethod
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -11,6 +11,8 @@ from trainwright.records.document import Document, Name
 from trainwright.records.manifest import DataIdentity, InitialState
 
 FOLDER = "initial"  # of a run: the checkpoint that it starts from, and the config of its parent
+Relation = Literal["fork", "continue", "reproduce", "compress", "distill"]
+RELATIONS: tuple[str, ...] = get_args(Relation)
 # A step, its epoch, and how many samples of that are consumed: an `order.Cursor`.
 Begin = tuple[int, int, int]
 
@@ -18,9 +20,11 @@ Begin = tuple[int, int, int]
 class Lineage(Document):
     """The parent of a run, written when the run is created.
 
-    A `fork` is trained otherwise from `step` on, a `continue` is only trained longer, and `reproduce` repeats
-    the parent from its start. `changed` holds the settings that differ from the parent's. The other fields
-    describe the parent: its data, where its own steps began, and where its initial weights came from.
+    A `fork` is trained otherwise from `step` on, a `continue` is only trained longer, `reproduce` repeats the
+    parent from its start, `compress` makes it smaller (`changed` says how), and `distill` trains another
+    model with it as the teacher. Elsewhere, `changed` holds the settings that differ from the parent's. The
+    other fields describe the parent: its data, where its own steps began, and where its initial weights came
+    from.
     `irregular` are the steps of its evaluations that try no patience: all of them, and those that it had from
     a parent of its own.
     """
@@ -28,7 +32,7 @@ class Lineage(Document):
     FILE: ClassVar[str] = "parent.json"
 
     run_id: Name
-    relation: Literal["fork", "continue", "reproduce"]
+    relation: Relation
     step: int | None = None
     changed: list[str] = Field(default_factory=list)
     initial: InitialState | None = None
@@ -62,7 +66,13 @@ class Lineage(Document):
 
     def in_words(self) -> str:
         """Return the relation to the parent for people."""
-        words = {"fork": "is a fork of", "continue": "goes on after", "reproduce": "repeats"}[self.relation]
+        words = {
+            "fork": "is a fork of",
+            "continue": "goes on after",
+            "reproduce": "repeats",
+            "compress": "is compressed from",
+            "distill": "is distilled from",
+        }[self.relation]
         at = "" if self.step is None else f" at step {self.step}"
         return f"{words} {self.run_id}{at}"
 

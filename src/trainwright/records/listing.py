@@ -12,6 +12,7 @@ from pathlib import Path
 from trainwright import plugins
 from trainwright.errors import InputError, RunNotFoundError, TrainwrightError
 from trainwright.records.checkpoint_names import checkpoint_names
+from trainwright.records.lineage import RELATIONS
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import TESTED
 from trainwright.records.study import StudyRecord
@@ -188,4 +189,4 @@ def _is_helper(run: RunDir) -> bool:
         records = [path for name in _NAMING for path in run.path.parent.glob(f"*/{name}")]
         return any(run.id.encode() in read_regular(path) for path in records)
     parent = manifest.parent
-    return parent is not None and parent.relation not in ("fork", "continue", "reproduce")
+    return parent is not None and parent.relation not in RELATIONS

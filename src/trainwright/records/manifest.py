@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
+from trainwright.records.compression import CompressionRecord
 from trainwright.records.document import Document, Name, Record
 from trainwright.redact import fingerprinted
 
@@ -279,7 +280,8 @@ class Manifest(Document):
     `config_sha256` is that of the file `config.yaml`, and `earlier_configs` are those that it had at earlier
     attempts; `config_hash` is that of its values. `placement` is
     where the newest attempt computes, by dotted config key: the next one computes there, too, unless it is
-    told otherwise. `changed_model` has the parts of `model` that training has changed in an object that was
+    told otherwise. `compression` says how the run was made of its parent, where nothing was trained.
+    `changed_model` has the parts of `model` that training has changed in an object that was
     given in Python: whoever gives it again may give it as it is then.
     """
 
@@ -312,6 +314,7 @@ class Manifest(Document):
     parent: Parent | None = None
     initial: InitialState | None = None
     trainer: ForeignTrainer | None = None
+    compression: CompressionRecord | None = None
 
     @field_validator("computation", "model")
     @classmethod

@@ -3,7 +3,8 @@
 runs/<experiment>/<run-id>/
     config.yaml         the resolved config
     created.json        where and when the run was created, and its signature
-    parent.json         the run that it was forked from, goes on after, or repeats; if there is one
+    parent.json         the run that it was forked from, goes on after, repeats, or is compressed from; if
+                        there is one
     initial/            the checkpoint of the parent that it starts from, and the parent's config; or the
                         initial weights of a model that was given as an object
     manifest.json       the inputs of the computation; written before step 1

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.reports import (
+    compression,
     diagnosis,
     evaluations,
     explanations,
@@ -25,6 +26,7 @@ _SECTIONS: dict[str, Section] = {
     "verdict": verdict.section,
     "diagnosis": diagnosis.section,
     "next_steps": next_steps.section,
+    "compression": compression.section,
     "curves": pages.curves,
     "evaluations": evaluations.section,
     "unevaluated": evaluations.unevaluated,

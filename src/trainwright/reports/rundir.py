@@ -46,6 +46,7 @@ class RunFiles:
     result: Result | None = None
     evaluations: Mapping[str, Json] = field(default_factory=dict)
     profile: Json = field(default_factory=dict)
+    compression: Json = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     set_keys: Sequence[str] = ()
 
@@ -180,6 +181,7 @@ def read_run(folder: Path) -> RunFiles:
         result = None  # it says how an earlier attempt ended
     evaluations = {split: _read_tables(folder, split, problems) for split in ("train", "val", "test")}
     profile = _read_tables(folder, "data", problems)
+    compression = _read_tables(folder, "compression", problems)
     named = {problem.partition(":")[0] for problem in problems}
     problems += [problem for problem in damaged if problem.partition(":")[0] not in named]
     return RunFiles(
@@ -191,6 +193,7 @@ def read_run(folder: Path) -> RunFiles:
         result,
         {split: tables for split, tables in evaluations.items() if tables},
         profile,
+        compression,
         problems,
         (created.settings if created else None) or (),
     )

@@ -35,6 +35,7 @@ from trainwright.records.status import TESTED, Ended, Status
 from trainwright.runs.cleanup import discard_run
 from trainwright.runs.code_identity import with_later_imports
 from trainwright.runs.decisions import repeats
+from trainwright.runs.lookup import refuse_compressed
 from trainwright.runs.manifest import lower_tier, unsaved_reason
 from trainwright.runs.outcome import EVALUATED, evaluate_outcome, result_so_far
 from trainwright.runs.processes.isolation import keeping_freed_memory, one_at_a_time
@@ -63,6 +64,7 @@ def run_attempt(request: Request) -> Result:
         TrainingError: The training failed; `resume` continues from the last commit.
         Stopped: A signal came before there was a step to finish.
     """
+    refuse_compressed(request.run, "resume")
     config = placed_config(request, request.run.manifest())
     world = request.world
     if world is ALONE and is_launched():

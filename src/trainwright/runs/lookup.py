@@ -57,6 +57,20 @@ def _artifact(path: Path, runs_dir: Path | str | None, fits: Callable[[RunDir], 
     return ArtifactDir(path, known, is_own=is_own_run)
 
 
+def refuse_compressed(run: RunDir, verb: str) -> None:
+    """Refuse to train a run that was compressed from another one.
+
+    Raises:
+        InputError: It was.
+    """
+    lineage = run.lineage()
+    if lineage is not None and lineage.relation == "compress":
+        raise InputError(
+            f"run {run.id} is compressed from {lineage.run_id}, and has no training to {verb}: {verb} that "
+            "one, and compress the result"
+        )
+
+
 def find_unfinished(resolved: Resolved, runs_dir: Path) -> RunDir | None:
     """Return the newest unfinished run of the same computation, or None."""
     wanted, experiment = resolved.computation_hash(), resolved.config.experiment.name

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
+from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import ArraySplit, DataBundle, Split
 from trainwright.datasets.samples.arrays import Arrays
 from trainwright.engine.checkpoint import Checkpoints
@@ -86,7 +87,9 @@ def evaluate_outcome(
     """
     model = _restore_best(components, state, best)
     metrics: Metrics = {}
-    describe = Description(run, components) if components.inputs.world.is_main else None
+    describe = (
+        Description(run, components.config, components.bundle) if components.inputs.world.is_main else None
+    )
     for split in splits:
         if split in components.bundle.splits:
             result = evaluate_split(components, split, check_signals)
@@ -183,10 +186,8 @@ class Description:
     Any failure but one of the tables is only a warning: no result depends on it.
     """
 
-    def __init__(self, run: RunDir, components: Components) -> None:
-        self._run = run
-        self._components = components
-        self._bundle = components.bundle
+    def __init__(self, run: RunDir, config: RunConfig, bundle: DataBundle) -> None:
+        self._run, self._config, self._bundle = run, config, bundle
         self._files: dict[str, bytes] = {}
 
     @cached_property
@@ -198,7 +199,7 @@ class Description:
 
     @cached_property
     def _quantile(self) -> float | None:
-        return quantile_of(self._components.config)
+        return quantile_of(self._config)
 
     def evaluation(self, result: EvaluationResult) -> None:
         """Make the tables of an evaluation, and say how baselines do on the same rows."""
@@ -206,7 +207,7 @@ class Description:
         if split == "train":  # its rows are a sample, which no table names
             table |= {"worst": [], "sample": True}
         else:
-            table = with_origin(table, self._bundle, self._components.config.data, split)
+            table = with_origin(table, self._bundle, self._config.data, split)
             try:
                 rows = self._bundle.splits[split]
                 known = self._bundle.once(baselines.kept_evaluations)

@@ -6,14 +6,16 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from trainwright.config.schema import RunConfig
-from trainwright.datasets.base import DataBundle
+from trainwright.datasets.base import DataBundle, Split
 from trainwright.errors import CheckpointError, InputError, ModelError
-from trainwright.frameworks.base import Framework, ModelInputs
+from trainwright.frameworks.base import Compressed, Framework, ModelInputs
 from trainwright.inference.predictor import Predictor
 from trainwright.process.environ import asked_threads
+from trainwright.records.compression import Recipe
 from trainwright.records.data import StoredModel, understanding
 from trainwright.records.decision import journalled_decisions
 from trainwright.records.run_dir import RunDir
@@ -35,7 +37,14 @@ log = logging.getLogger("trainwright")
 _READS = 5  # of a run in training, whose files may be replaced while they are read
 
 
-def open_predictor(run: RunDir, model: Any = None, *, pinned: bool, members: Members = ONE) -> Predictor:
+def open_predictor(
+    run: RunDir,
+    model: Any = None,
+    *,
+    pinned: bool,
+    members: Members = ONE,
+    folder: Path | None = None,
+) -> Predictor:
     """Return the model of a run (the best one where there is one); it needs nothing but the run directory.
 
     Args:
@@ -44,6 +53,7 @@ def open_predictor(run: RunDir, model: Any = None, *, pinned: bool, members: Mem
         pinned: Pin this process (threads, determinism flags) as the training was, for the very bits of its
             evaluation. Otherwise nothing in the process is changed, and outputs agree to 1e-5.
         members: The processes that open it, and the mesh that they form; of several, each has a part of it.
+        folder: Other weights for it, such as compressed ones, which were verified.
 
     Raises:
         InputError: The run has no weights yet, or was given a model as an object that is not given here.
@@ -54,7 +64,7 @@ def open_predictor(run: RunDir, model: Any = None, *, pinned: bool, members: Mem
         raise InputError(f"{manifest.objects_in_words(['model'])}; pass it again: model=...")
     if members.world.size > 1:  # they would not all read it again
         return _opened(run, model, members, pinned=pinned)
-    return _settled(run, lambda: _opened(run, model, members, pinned=pinned))
+    return _settled(run, lambda: _opened(run, model, members, pinned=pinned, folder=folder))
 
 
 def fill_object(run: RunDir, model: Any) -> None:
@@ -73,8 +83,12 @@ def fill_object(run: RunDir, model: Any) -> None:
     framework_for(inputs.config, inputs.info, model).fill(inputs, stored.folder)
 
 
-def _opened(run: RunDir, model: Any, members: Members, *, pinned: bool) -> Predictor:
+def _opened(
+    run: RunDir, model: Any, members: Members, *, pinned: bool, folder: Path | None = None
+) -> Predictor:
     stored = members.world.from_main(lambda: stored_model(run))
+    if folder is not None:
+        stored = replace(stored, folder=folder)
     inputs = _inputs(run, stored, model, members)
     config = inputs.config
     framework = framework_for(config, inputs.info, model)
@@ -84,6 +98,19 @@ def _opened(run: RunDir, model: Any, members: Members, *, pinned: bool) -> Predi
     return Predictor(
         run, stored, framework, inputs, _loader(run, config, model), partial(working_directory, run)
     )
+
+
+def compress_model(run: RunDir, model: Any, recipe: Recipe, rows: Split, target: Path) -> Compressed:
+    """Write a compressed model of a run into an empty folder; see `Framework.compress`.
+
+    Raises:
+        InputError: The model cannot be compressed so.
+    """
+    stored = stored_model(run)
+    inputs = _inputs(run, stored, model, ONE)
+    framework = framework_for(inputs.config, inputs.info, model)
+    inputs = replace(inputs, model=copied_model(model))
+    return framework.compress(inputs, stored.folder, recipe, rows, target)
 
 
 def _inputs(run: RunDir, stored: StoredModel, model: Any, members: Members) -> ModelInputs:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright import numerals
+from trainwright.records.compression import COMPRESSION
 from trainwright.records.decision import journalled_decisions
 from trainwright.records.journal import number, read
 from trainwright.records.result import Result
@@ -91,6 +92,11 @@ class Run:
         """The run that this one was forked from, continues after or repeats: `run_id`, `relation`, `step`."""
         lineage = self._dir.lineage()
         return lineage.brief() if lineage else None
+
+    @property
+    def compression(self) -> dict[str, Any]:
+        """The comparison of a compressed run with its parent: both side by side; empty for other runs."""
+        return self._dir.read_json(COMPRESSION)
 
     @property
     def decisions(self) -> list[dict[str, Any]]:

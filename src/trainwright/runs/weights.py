@@ -135,6 +135,7 @@ def initialize(components: Components, source: Path) -> None:
     elif source.is_file():
         files = [source]
     else:
+        _refuse_compressed(RunDir(source), components)
         stored = stored_model(RunDir(source))
         _refuse_shifted(stored.data.info, components)
         files = files_of(stored.folder, WEIGHTS_FILE)
@@ -146,6 +147,20 @@ def initialize(components: Components, source: Path) -> None:
             components.learner.restore(Path(folder), weights_only=True)
         except ModelError as error:
             raise ModelError(f"model.init_from: {components.config.model.init_from}: {error}") from error
+
+
+def _refuse_compressed(run: RunDir, components: Components) -> None:
+    """Refuse the weights of a compressed run, which are no floats, or not all of them.
+
+    Raises:
+        ModelError: They are.
+    """
+    manifest = run.manifest()
+    if manifest is not None and manifest.compression is not None and manifest.parent is not None:
+        raise ModelError(
+            f"model.init_from: {components.config.model.init_from} is compressed; name its parent, run "
+            f"{manifest.parent.run_id}"
+        )
 
 
 def _refuse_shifted(info: Mapping[str, Any], components: Components) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainwright.config.schema import RunConfig
-from trainwright.frameworks.base import Capabilities, Framework, Model, ModelInputs, Plan
+from trainwright.frameworks.base import Capabilities, Compressed, Framework, Model, ModelInputs, Plan
 from trainwright.frameworks.boosting.estimators import ModelSpec
+from trainwright.frameworks.support.fewer_trees import compress_trees
 from trainwright.frameworks.support.passed import fill_estimator
 from trainwright.frameworks.support.plans import CUSTOM_FUNCTIONS_HINT, rounds_work
 from trainwright.types import DataInfo, FeatureForm
+
+if TYPE_CHECKING:
+    from trainwright.datasets.base import Split
+    from trainwright.records.compression import Recipe
 
 _TASKS = {"Classifier": "classification", "Regressor": "regression"}  # by the ends of the names of estimators
 
@@ -79,6 +84,19 @@ class BoosterFramework(Framework):
     @abstractmethod
     def give(model: Model, estimator: Any, info: DataInfo) -> None:
         """Give an estimator of the library the trees of a model, as its `fit` would."""
+
+    @classmethod
+    def compress(
+        cls,
+        inputs: ModelInputs,
+        folder: Path,
+        recipe: Recipe,
+        rows: Split,  # noqa: ARG003 - trees need none
+        target: Path,
+    ) -> Compressed:
+        """Keep the first rounds; see `fewer_trees`."""
+        model: Any = cls.load(inputs, folder)
+        return compress_trees(model.trees, recipe, target)
 
     @staticmethod
     @abstractmethod

@@ -22,7 +22,8 @@ from trainwright.frameworks.catboost.library import catboost, translated
 from trainwright.frameworks.catboost.objective import build_objective
 from trainwright.frameworks.catboost.params import model_spec
 from trainwright.frameworks.catboost.rounds import Rounds
-from trainwright.frameworks.support.stored import check_features, read_model
+from trainwright.frameworks.support.fewer_trees import TreeSum
+from trainwright.frameworks.support.stored import bytes_array, check_features, read_model
 from trainwright.tasks.support.precision import learned
 from trainwright.types import FEATURES, TARGET, WEIGHT, Array, Predictions
 
@@ -191,9 +192,16 @@ class LoadedModel(CatboostModel):
             self.rounds = self._model.tree_count_
             check_features(len(self._model.feature_names_), inputs.info)
 
-    def serialized(self, rounds: int) -> bytes:  # noqa: ARG002 - it has no others
-        """Return the serialized model."""
-        return self._data
+    @property
+    def trees(self) -> TreeSum:
+        """The trees, for compression."""
+        return TreeSum("CatBoost", self.rounds, lambda count: {"model": bytes_array(self.serialized(count))})
+
+    def serialized(self, rounds: int) -> bytes:
+        """Return the serialized model of the first `rounds` rounds."""
+        if self._model is None or rounds == self.rounds:
+            return self._data
+        return to_bytes(self._model, rounds)
 
     def _trained(self) -> Any:
         return self._model

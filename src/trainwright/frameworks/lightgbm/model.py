@@ -20,9 +20,10 @@ from trainwright.frameworks.lightgbm.data import Rows, Scores
 from trainwright.frameworks.lightgbm.library import lightgbm, translated
 from trainwright.frameworks.lightgbm.objective import build_objective
 from trainwright.frameworks.lightgbm.spec import LightgbmSpec, model_spec
-from trainwright.frameworks.lightgbm.trees import Trees
+from trainwright.frameworks.lightgbm.trees import Trees, join_model
+from trainwright.frameworks.support.fewer_trees import TreeSum
 from trainwright.frameworks.support.passed import class_labels
-from trainwright.frameworks.support.stored import check_features, read_model
+from trainwright.frameworks.support.stored import bytes_array, check_features, read_model
 from trainwright.tasks.support.precision import learned
 from trainwright.types import Array, DataInfo, Predictions
 
@@ -191,6 +192,16 @@ class LoadedModel(LightgbmModel):
         self._trees = Trees(library, objective.width, threads=None)
         self._trees.parse(text)
         self._trees.booster()  # it is cached, so that all threads have the same one
+
+    @property
+    def trees(self) -> TreeSum:
+        """The trees, for compression."""
+        trees = self._trees
+        return TreeSum(
+            "LightGBM",
+            trees.rounds,
+            lambda count: {"model": bytes_array(join_model(*trees.part(count)).encode())},
+        )
 
     @property
     def features(self) -> int:

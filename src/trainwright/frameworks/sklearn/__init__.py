@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel
@@ -15,6 +15,7 @@ from trainwright.errors import ModelError
 from trainwright.frameworks.base import (
     Advice,
     Capabilities,
+    Compressed,
     Framework,
     Learner,
     LearnerInputs,
@@ -45,6 +46,10 @@ from trainwright.frameworks.sklearn.steps import ensemble_family, learning_rate_
 from trainwright.frameworks.support.plans import minibatch_plan, rounds_work
 from trainwright.require import require
 from trainwright.types import DataInfo, Determinism, FeatureForm
+
+if TYPE_CHECKING:
+    from trainwright.datasets.base import Split
+    from trainwright.records.compression import Recipe
 
 
 class SklearnFramework(Framework):
@@ -205,6 +210,22 @@ class SklearnFramework(Framework):
         fill_estimator(
             inputs.model, inputs.info, lambda: give_fitted(fitted, inputs.model), with_labels=named
         )
+
+    @staticmethod
+    def compress(
+        inputs: ModelInputs,
+        folder: Path,
+        recipe: Recipe,
+        rows: Split,  # noqa: ARG004 - trees need none
+        target: Path,
+    ) -> Compressed:
+        """Keep the first trees or rounds of an ensemble; see `fewer_trees`."""
+        from trainwright.frameworks.sklearn.model import LoadedModel
+        from trainwright.frameworks.support.fewer_trees import compress_trees
+
+        model = SklearnFramework.load(inputs, folder)
+        assert isinstance(model, LoadedModel)
+        return compress_trees(model.trees, recipe, target)
 
     @staticmethod
     def load(inputs: ModelInputs, folder: Path) -> Model:

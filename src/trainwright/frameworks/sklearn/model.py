@@ -12,7 +12,7 @@ import numpy as np
 
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import ArraySplit, Split
-from trainwright.errors import ModelError, TrainingError, TrainwrightError
+from trainwright.errors import InputError, ModelError, TrainingError, TrainwrightError
 from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainwright.frameworks.sklearn import storage
 from trainwright.frameworks.sklearn.estimator import build_estimator, stored_class
@@ -30,7 +30,9 @@ from trainwright.frameworks.sklearn.outputs import (
 )
 from trainwright.frameworks.sklearn.params import quantile_of
 from trainwright.frameworks.sklearn.process import settings_kept, thread_pools
+from trainwright.frameworks.sklearn.steps import ensemble_family, first_iterations
 from trainwright.frameworks.sklearn.targets import targets_of
+from trainwright.frameworks.support.fewer_trees import TreeSum
 from trainwright.frameworks.support.stored import read_arrays
 from trainwright.require import require
 from trainwright.types import FEATURES, TARGET, WEIGHT, Array, Batch, DataInfo, Predictions
@@ -116,6 +118,26 @@ class LoadedModel(EstimatorModel):
     def native(self) -> Any:
         """The scikit-learn estimator."""
         return self._native
+
+    @property
+    def trees(self) -> TreeSum:
+        """The iterations of an ensemble, for compression.
+
+        Raises:
+            InputError: It is no ensemble that adds them up one by one.
+        """
+        estimator = self._native
+        kind, family = type(estimator).__name__, ensemble_family(estimator)
+        if family is None:
+            raise InputError(
+                f"a {kind} cannot be compressed: only forests and boosters of scikit-learn can, by --prune"
+            )
+        return TreeSum(
+            kind,
+            len(getattr(estimator, family.lists[0], ())),
+            lambda count: storage.pack(first_iterations(estimator, family, count)),
+            "trees" if is_forest(estimator) else "rounds",
+        )
 
     def predict(self, split: Split) -> Iterator[Predictions]:
         """Yield the outputs of a split.

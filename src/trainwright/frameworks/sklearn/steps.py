@@ -201,6 +201,22 @@ class Stepper(ABC):
         self.estimator = estimator
 
 
+def first_iterations(estimator: Any, family: EnsembleFamily, count: int) -> Any:
+    """Return a shallow copy of an ensemble, cut to its first `count` iterations."""
+    model = copy.copy(estimator)
+    for name in family.lists:
+        if hasattr(model, name):
+            setattr(model, name, getattr(model, name)[:count])
+    setattr(model, family.count, count)
+    if hasattr(model, "n_estimators_"):
+        model.n_estimators_ = count
+    if hasattr(model, "oob_scores_"):
+        model.oob_score_ = model.oob_scores_[-1]
+    if family.generator is not None:
+        model.__dict__.pop(family.generator, None)
+    return model
+
+
 class EnsembleStepper(Stepper):
     """Add iterations to an ensemble; the kind `growth`."""
 
@@ -245,21 +261,10 @@ class EnsembleStepper(Stepper):
 
     def model(self, step: int | None = None) -> Any:
         """Return a shallow copy of the ensemble, cut to its iterations after `step` steps."""
-        model = copy.copy(self.estimator)
         if not self.iterations:
-            return model
+            return copy.copy(self.estimator)
         count = self.iterations if step is None else self._iterations_after(step)
-        for name in self._family.lists:
-            if hasattr(model, name):
-                setattr(model, name, getattr(model, name)[:count])
-        setattr(model, self._family.count, count)
-        if hasattr(model, "n_estimators_"):
-            model.n_estimators_ = count
-        if hasattr(model, "oob_scores_"):
-            model.oob_score_ = model.oob_scores_[-1]
-        if self._family.generator is not None:
-            model.__dict__.pop(self._family.generator, None)
-        return model
+        return first_iterations(self.estimator, self._family, count)
 
     def training_state(self) -> dict[str, Any]:
         """Return the number of initial iterations, and the generator that the next iterations draw from."""

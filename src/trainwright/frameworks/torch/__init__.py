@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 
@@ -15,6 +15,7 @@ from trainwright.config.spellings import Spellings
 from trainwright.frameworks.base import (
     Advice,
     Capabilities,
+    Compressed,
     Framework,
     Learner,
     LearnerInputs,
@@ -38,6 +39,10 @@ from trainwright.frameworks.torch.params import (
     TOKEN_MODELS,
 )
 from trainwright.types import DataInfo, Determinism, FeatureForm
+
+if TYPE_CHECKING:
+    from trainwright.datasets.base import Split
+    from trainwright.records.compression import Recipe
 
 # Other names of the models, with the task that a name implies.
 OTHER_NAMES: Mapping[str, tuple[str, str | None]] = {
@@ -72,6 +77,9 @@ class TorchFramework(Framework):
         workers=True,
         accumulators=True,
         trains_objects=True,
+        distillation=dict.fromkeys(
+            ("classification", "regression"), "trainwright.frameworks.torch.losses.distillation:Distillation"
+        ),
     )
     advice: ClassVar[Advice] = ADVICE
     unsaved_hint: ClassVar[str] = (
@@ -203,6 +211,14 @@ class TorchFramework(Framework):
         except BaseException:
             passed.release()
             raise
+
+    @staticmethod
+    def compress(inputs: ModelInputs, folder: Path, recipe: Recipe, rows: Split, target: Path) -> Compressed:
+        """Compress layers that the module calls; see `compression.layers`."""
+        require_libraries()
+        from trainwright.frameworks.torch.compression.compressor import compress
+
+        return compress(inputs, folder, recipe, rows, target)
 
     @staticmethod
     def load(inputs: ModelInputs, folder: Path) -> Model:

@@ -16,13 +16,15 @@ import torch
 
 from trainwright.datasets.base import Split
 from trainwright.digest import files_of
-from trainwright.errors import ModelError, TrainwrightError
+from trainwright.errors import InputError, ModelError, TrainwrightError
 from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainwright.frameworks.support.prefetcher import Samples
 from trainwright.frameworks.support.torch_draws import OwnGenerators
+from trainwright.frameworks.torch.compression.structure import compress_structure
 from trainwright.frameworks.torch.data import TensorSource
 from trainwright.frameworks.torch.generators import generators, seed_generators
 from trainwright.frameworks.torch.huggingface.build import ARCHITECTURE
+from trainwright.frameworks.torch.models import build_model
 from trainwright.frameworks.torch.network import Network, translated
 from trainwright.frameworks.torch.outputs import as_float, call_of, first_output
 from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
@@ -32,7 +34,11 @@ from trainwright.frameworks.torch.params import TRANSFORMERS
 from trainwright.frameworks.torch.predictions import to_predictions
 from trainwright.frameworks.torch.process import device_of
 from trainwright.frameworks.torch.state import structure
-from trainwright.frameworks.torch.state.training import TrainingState, saved_architecture
+from trainwright.frameworks.torch.state.training import (
+    TrainingState,
+    saved_architecture,
+    saved_compression,
+)
 from trainwright.frameworks.torch.state.unsaved import fingerprints
 from trainwright.process.machine import available_memory
 from trainwright.tasks.base import Task
@@ -71,7 +77,16 @@ class _TorchModel(Model):
         """A module in evaluation mode from arrays to the predictions of the task, for exports; a copy.
 
         It takes the arrays of `input_names`, in their order. Of language models it gives the logits.
+
+        Raises:
+            InputError: It is compressed, and computes with kernels that other formats lack.
         """
+        own = [name for name, one in self._module.named_modules() if getattr(one, "has_own_kernel", False)]
+        if own:
+            raise InputError(
+                f"layer {own[0]} is compressed, and computes with a kernel of torch that this format lacks: "
+                "export the run that it is compressed from"
+            )
         return _Predicting(copy.deepcopy(self._module), self._network.names, self._network.task).eval()
 
     @property
@@ -236,16 +251,7 @@ class LoadedModel(_TorchModel):
     """
 
     def __init__(self, inputs: ModelInputs, folder: Path) -> None:
-        size = sum(path.stat().st_size for path in files_of(folder, WEIGHTS_FILE))
-        device = device_of(inputs.config.training.device)
-        require_room(size, memory_left(device), device)
-        with OwnGenerators():  # the initial weights are not those that a learner has: they are replaced
-            network = Network(with_architecture(inputs, folder))
-        state = TrainingState(
-            network.module, None, network.precision, network.built, losses=network.custom_losses
-        )
-        super().__init__(network, state)
-        self._state.load(folder, weights_only=True)
+        super().__init__(*opened(inputs, folder))
         split(self._module, inputs.config.distributed)  # into the slices of training, so that bits are equal
         self._module.eval()
         self._lock = _SharedLock()
@@ -398,6 +404,30 @@ class LoadedModel(_TorchModel):
             for buffer in module._buffers.values()
             if buffer is not None
         ]
+
+
+def opened(inputs: ModelInputs, folder: Path) -> tuple[Network, TrainingState]:
+    """Return a network with the weights in a folder, compressed as these are."""
+    size = sum(path.stat().st_size for path in files_of(folder, WEIGHTS_FILE))
+    device = device_of(inputs.config.training.device)
+    require_room(size, memory_left(device), device)
+    with OwnGenerators():  # the initial weights are not those that a learner has: they are replaced
+        inputs = with_architecture(inputs, folder)
+        module = None
+        if (structure := saved_compression(folder)) is not None:
+            module = inputs.model or build_model(inputs.config.model.type, inputs.model_params, inputs.info)
+            compress_structure(module, structure)
+        network = Network(inputs, module)
+    state = TrainingState(
+        network.module,
+        None,
+        network.precision,
+        network.built,
+        architecture=network.architecture,
+        losses=network.custom_losses,
+    )
+    state.load(folder, weights_only=True)
+    return network, state
 
 
 def memory_left(device: torch.device) -> int | None:

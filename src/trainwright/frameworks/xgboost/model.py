@@ -14,7 +14,8 @@ from trainwright.datasets.base import ArraySplit, Split
 from trainwright.errors import ModelError, TrainingError
 from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainwright.frameworks.boosting.estimators import check_estimator
-from trainwright.frameworks.support.stored import check_features, read_model
+from trainwright.frameworks.support.fewer_trees import TreeSum
+from trainwright.frameworks.support.stored import bytes_array, check_features, read_model
 from trainwright.frameworks.xgboost.library import chosen_device, translated, xgboost
 from trainwright.frameworks.xgboost.matrices import Rows, feature_names, named_matrix
 from trainwright.frameworks.xgboost.spec import XgboostSpec, model_spec, reported_loss
@@ -100,6 +101,15 @@ class XgboostModel(Model):
                 for name, value in self.booster.get_score(importance_type=kind).items():
                     values[positions[name]] = value
         return scores
+
+    @property
+    def trees(self) -> TreeSum:
+        """The trees, for compression."""
+        return TreeSum(
+            "XGBoost",
+            self.booster.num_boosted_rounds(),
+            lambda count: {"model": bytes_array(self.serialized("ubj", count))},
+        )
 
     def serialized(self, form: str, rounds: int | None = None) -> bytearray:
         """Return the model in one of XGBoost's formats, with the feature names.

@@ -26,6 +26,7 @@ from trainwright.tasks.base import Task
 from trainwright.types import TARGET, DataInfo
 
 _Raw = Callable[[Any, Tensors], Any]  # called with the outputs and the batch
+DISTILLATION = "trainwright.frameworks.torch.losses.distillation:Distillation"
 # Names of a parameter that gets the targets rather than the whole batch.
 _TARGETS = {"target", "targets", "y", "y_true", "label", "labels", "true", "truth", "gt", "ground_truth"}
 
@@ -94,7 +95,7 @@ def _loss(path: str, task: Task, params: Mapping[str, Any], *, by_sample: bool) 
     """
     shown = f" with {', '.join(params)}" if params else ""
     try:
-        loss = _of_task(path) if path in task.losses else import_path(path)
+        loss = _ours(path) if path in (*task.losses, DISTILLATION) else import_path(path)
         if is_class_of_functions(loss):
             loss, params = loss(**params), {}
     except InputError as error:
@@ -130,8 +131,8 @@ def _loss(path: str, task: Task, params: Mapping[str, Any], *, by_sample: bool) 
     return loss, holder
 
 
-def _of_task(path: str) -> Any:
-    """Import the loss of an installed task; unlike one that a config names, it needs no trust."""
+def _ours(path: str) -> Any:
+    """Import the loss of an installed task, or of students; unlike one of the user's, it needs no trust."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 

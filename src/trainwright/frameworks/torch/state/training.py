@@ -9,7 +9,8 @@ A checkpoint has up to four files:
     module.safetensors      only if needed: `buffers/NAME` (non-persistent buffers), `extra/NAME` (JSON from
                             `get_extra_state`), `strides` (JSON: strides of tensors not in row-major order),
                             `changes` (JSON: how training changed the module's structure; see `structure`),
-                            `architecture` (JSON: the configuration of a model of transformers)
+                            `architecture` (JSON: the configuration of a model of transformers),
+                            `compression` (JSON: how the module is compressed; see `compression.structure`)
     loss.safetensors        only if needed: what training changed in custom losses; see `state.custom`
 
 Where several processes save, each has files of its own, such as `optimizer.1.safetensors`, with the tensors,
@@ -59,7 +60,7 @@ from trainwright.frameworks.torch.state.unsaved import fingerprints
 MODULE_FILE = "module.safetensors"
 _WEIGHTS, _OPTIMIZER, _MODULE = (Path(file).stem for file in (WEIGHTS_FILE, OPTIMIZER_FILE, MODULE_FILE))
 _BUFFERS, _EXTRA, _STRIDES, _CHANGES = "buffers/", "extra/", "strides", "changes"
-_ARCHITECTURE = "architecture"
+_ARCHITECTURE, COMPRESSION = "architecture", "compression"
 Owner = Callable[[Files], Owned]
 
 
@@ -306,6 +307,25 @@ def saved_architecture(folder: Path) -> dict[str, Any]:
     except (OSError, SafetensorError) as error:
         raise ModelError(f"{folder / MODULE_FILE} does not say what model it is of: {error}") from error
     return architecture
+
+
+def saved_compression(folder: Path) -> dict[str, Any] | None:
+    """Return how the module of a snapshot is compressed; None if it is not.
+
+    Raises:
+        ModelError: The file is damaged.
+    """
+    path = folder / MODULE_FILE
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, "pt") as file:
+            if COMPRESSION not in file.keys():  # noqa: SIM118 - not a mapping
+                return None
+            structure: dict[str, Any] = from_tensor(file.get_tensor(COMPRESSION))
+    except SafetensorError as error:
+        raise ModelError(f"{path} is not a safetensors file: {error}") from error
+    return structure
 
 
 def _strides_by_file(module: Tensors) -> dict[str, Strides]:

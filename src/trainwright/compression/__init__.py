@@ -1,0 +1,1 @@
+"""Compress runs: smaller models as child runs, measured beside their parents."""

@@ -1,0 +1,1 @@
+"""Compressed modules: layers with fewer bits, fewer weights or fewer channels."""
