@@ -28,7 +28,7 @@ _TIMED = (1, 64)
 
 @dataclass(frozen=True)
 class RowPair:
-    """What two models predict for a row, and the largest difference between their outputs."""
+    """The predictions of two models for a row, and the largest difference between their outputs."""
 
     row: str
     first: Any
@@ -51,9 +51,9 @@ class PredictionComparison:
     source: str
     largest_difference: float
     mean_difference: float
-    equal_labels: float | None
-    worst: Sequence[RowPair]
-    numbers: Sequence[NumberPair]
+    equal_labels: float | None = None
+    worst: Sequence[RowPair] = ()
+    numbers: Sequence[NumberPair] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the comparison for JSON."""

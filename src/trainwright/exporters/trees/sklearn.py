@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.ensemble._forest import BaseForest
-from sklearn.tree import BaseDecisionTree
 
 from trainwright.exporters.base import names_classes
 from trainwright.exporters.trees import AT_MOST, MEMBER, Branch, Ensemble, Leaf, Tree
@@ -15,6 +13,9 @@ from trainwright.types import DataInfo
 
 def averaged(estimator: Any) -> list[Any] | None:
     """Return the trees of a tree or forest, whose mean it predicts; None if it is neither, or for labels."""
+    from sklearn.ensemble._forest import BaseForest
+    from sklearn.tree import BaseDecisionTree
+
     if getattr(estimator, "n_outputs_", 1) != 1 and hasattr(estimator, "classes_"):
         return None
     if isinstance(estimator, BaseDecisionTree):
