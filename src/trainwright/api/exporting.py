@@ -19,6 +19,7 @@ from trainwright.records.certificate import Certificate
 from trainwright.records.listing import has_model
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.lookup import RunName, find
+from trainwright.runs.workdir import working_directory, working_for
 from trainwright.safe_files import usable_path
 
 
@@ -91,7 +92,10 @@ def export(
     from trainwright.exporters.certificates.certify import export_certified
 
     predictor = load_for(found, "export", model, trust=trust, pinned=True)
-    made = export_certified(predictor, path, chosen, tolerance=tolerance, licence=licence, options=options)
+    target = path.absolute()
+    how: dict[str, Any] = {"tolerance": tolerance, "licence": licence, "options": options}
+    with working_for(found, working_directory(found), trust=trust):  # where its data are read
+        made = export_certified(predictor, target, chosen, **how)
     _record(found, path, made)
     return path
 

@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trainwright.datasets.images.preparation import ImagePreparation
 from trainwright.datasets.tables.preparation import TabularPreparation
-from trainwright.exporters.base import Exporter, Input, inputs_of, names_classes
+from trainwright.exporters.base import Exporter, Input, class_axis, names_classes
 from trainwright.exporters.certificates import columns
+from trainwright.exporters.certificates.inputs import raw_inputs_of, tokenizer_json
+from trainwright.exporters.certificates.reader import TOKENIZER, beside
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import task_for
-from trainwright.types import Array
+from trainwright.types import Array, DataInfo
 
 
 class PreparedExporter(Exporter):
@@ -41,10 +44,12 @@ class PreparedExporter(Exporter):
         self.write_model(predictor, path)
         text = json.dumps(about(predictor) | {"needs": self.needs()}, indent=1, ensure_ascii=False)
         (path / "columns.json").write_text(text, encoding="utf-8")
+        if (tokenizer := tokenizer_json(predictor)) is not None:
+            beside(path, TOKENIZER).write_text(tokenizer, encoding="utf-8")
 
     def inputs(self, predictor: Predictor) -> Sequence[Input]:
-        """Return the raw columns, or the arrays where the data set brought features."""
-        return inputs_of(predictor)
+        """Return the raw columns; images, tokens or arrays."""
+        return raw_inputs_of(predictor)
 
     def steps(self, path: Path, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return the features of each column, and all features."""
@@ -62,9 +67,6 @@ def about(predictor: Predictor) -> dict[str, Any]:
     """Return the content of `columns.json`."""
     info, preparation = predictor.info, predictor.preparation
     table = preparation if isinstance(preparation, TabularPreparation) else None
-    gives = "classes" if names_classes(info) else "values"
-    if gives == "values" and task_for(info).gives_probabilities:
-        gives = "probabilities"
     return {
         "format_version": 1,
         "columns": None if table is None else [column.to_json() for column in table.columns],
@@ -72,9 +74,34 @@ def about(predictor: Predictor) -> dict[str, Any]:
         "arrays": list(predictor.model.input_names or info.inputs),
         "features": list(info.feature_names),
         "categories": list(info.categories),
-        "gives": gives,
+        "image": _image(predictor),
+        "gives": _gives(info),
+        "axis": class_axis(info),
         "classes": info.to_json()["classes"] or list(range(info.outputs)),
         "link": predictor.model.link,
         "offset": list(info.target_offset),
         "transform": info.target_transform,
     }
+
+
+def _image(predictor: Predictor) -> dict[str, Any] | None:
+    """Return the name of the input of images, and how their colors are scaled; None: it takes none."""
+    preparation = predictor.preparation
+    if not isinstance(preparation, ImagePreparation):
+        return None
+    mean, std = preparation.scaling
+    return {
+        "name": preparation.column,
+        "mean": None if mean is None else list(mean),
+        "std": None if std is None else list(std),
+    }
+
+
+def _gives(info: DataInfo) -> str:
+    """Return what outputs are: logits, masks, classes, probabilities or values."""
+    task = task_for(info)
+    if task.generates_text:
+        return "logits"
+    if names_classes(info):
+        return "masks" if task.gives_masks else "classes"
+    return "probabilities" if task.gives_probabilities else "values"

@@ -54,7 +54,7 @@ _OURS = re.compile(r"^from (trainwright\.\S+) import (?:\([^)]*\)|[^(\n]*)\n", r
 
 @dataclass(frozen=True)
 class _Differences:
-    """The differences between an artifact's outputs and the run's."""
+    """The differences between an artifact's outputs and the run's, relative to values above 1."""
 
     largest: float
     mean: float
@@ -418,7 +418,7 @@ def _differences(
             given, own = given[:count], wanted[:count]
             same = reader.equal(given, own, tolerance)
             if own.dtype.kind == "f":
-                apart = np.abs(given.astype(np.float64) - own)
+                apart = np.abs(given.astype(np.float64) - own) / np.maximum(1.0, np.abs(own))
                 largest, means = max(largest, float(apart.max(initial=0))), [*means, float(apart.mean())]
             else:
                 same = same | _are_ties(expected["probabilities"][:count], axis, tolerance)

@@ -36,13 +36,24 @@ def open_prepared(folder: Path, open_model: Callable[[Path, About], Callable[[Ar
     model = open_model(folder, about)
 
     def predict(feeds: Arrays) -> dict[str, Any]:
-        if about["columns"] is None:
+        if about["image"] is not None:
+            given = {"features": scaled(about["image"], feeds[about["image"]["name"]])}
+        elif about["columns"] is None:
             given = {name: feeds[name] for name in about["arrays"]}
         else:
             given = {"features": features_of(about, feeds)}
         return predictions_of(about, np.asarray(model(given)))
 
     return predict
+
+
+def scaled(image: About, pixels: Any) -> Any:
+    """Return images (rows, height, width, channels) uint8 as (rows, channels, height, width) float32."""
+    floats = pixels.astype(np.float32).transpose(0, 3, 1, 2) / np.float32(255)
+    if image["mean"] is None:
+        return floats
+    mean, std = (np.array(image[name], np.float32)[:, None, None] for name in ("mean", "std"))
+    return (floats - mean) / std
 
 
 def features_of(about: About, feeds: Arrays) -> Any:
@@ -166,11 +177,14 @@ def _words(values: Any, column: About) -> Any:
 
 
 def predictions_of(about: About, outputs: Any) -> dict[str, Any]:
-    """Return predictions for a model's outputs, (rows,) or (rows, outputs).
+    """Return predictions for a model's outputs, (rows,) or (rows, outputs, ...).
 
-    They are `label` (rows,) and `probabilities` (rows, classes), or `probabilities` (rows, labels), or
-    `prediction` (rows, targets) in the target's unit.
+    They are `label` (rows,) and `probabilities` (rows, classes), of tokens (rows, length) and (rows, length,
+    classes); `mask` (rows, height, width) and `probabilities` (rows, classes, height, width); `probabilities`
+    (rows, labels); `prediction` (rows, targets) in the target's unit; or the `logits` of tokens.
     """
+    if about["gives"] == "logits":
+        return {"logits": outputs.astype(np.float32)}
     values = _linked(outputs, about["link"])
     if about["gives"] == "values":
         wide = values.reshape(len(values), -1).astype(np.float64) + np.asarray(about["offset"] or 0.0)
@@ -178,11 +192,15 @@ def predictions_of(about: About, outputs: Any) -> dict[str, Any]:
     if about["gives"] == "classes" and (values.ndim == 1 or values.shape[1] == 1):
         values = np.column_stack([1 - values, values])  # of the second of two classes
     probabilities = values.astype(np.float32)
-    if about["gives"] != "classes":
+    if about["gives"] == "probabilities":
         return {"probabilities": probabilities}
+    chosen = probabilities.argmax(axis=about["axis"])
+    if about["gives"] == "masks":
+        numbers = [one if isinstance(one, int) else i for i, one in enumerate(about["classes"])]
+        return {"mask": np.array(numbers, np.int64)[chosen], "probabilities": probabilities}
     labels = np.array(about["classes"])
     labels = labels.astype(object) if labels.dtype.kind == "U" else labels
-    return {"label": labels[probabilities.argmax(axis=1)], "probabilities": probabilities}
+    return {"label": labels[chosen], "probabilities": probabilities}
 
 
 def _linked(values: Any, link: str) -> Any:

@@ -230,7 +230,7 @@ def equal(given: Any, expected: Any, tolerance: float) -> Any:
     return near | (given == expected) | (np.isnan(given) & np.isnan(expected))
 
 
-def text_of(path: str) -> str:
+def file_text(path: str) -> str:
     """Return the text of a file in UTF-8, UTF-16 with its mark, or else in cp1252; exit where it is none."""
     try:
         content = Path(path).read_bytes()
@@ -278,7 +278,7 @@ def _cells(inputs: Sequence[Mapping[str, Any]], path: str) -> tuple[dict[str, li
     """
     if arrays := [one["name"] for one in inputs if one["reads"].get("raw") == "array"]:
         sys.exit(f"{path}: the model takes arrays: give an .npz file with {', '.join(arrays)}")
-    text = text_of(path)
+    text = file_text(path)
     wanted = [one["reads"].get("column", one["name"]) for one in inputs]
     delimiter = find_delimiter(text[:_HEAD].encode()) or ","
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
