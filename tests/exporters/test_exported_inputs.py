@@ -13,7 +13,7 @@ import pytest
 
 import trainwright
 from trainwright.cli.main import main
-from trainwright.errors import DifferentArtifactError, InputError, OtherFormatError
+from trainwright.errors import CheckpointError, DifferentArtifactError, InputError, OtherFormatError
 from trainwright.exporters.certificates.certify import files_of
 from trainwright.exporters.certificates.reader import changed_files, read_rows
 from trainwright.exporters.onnx import OnnxExporter
@@ -152,12 +152,40 @@ def test_certificates_that_were_edited(path: Path) -> None:
     with pytest.raises(OtherFormatError, match="format 2"):
         trainwright.verify_certificate(path)
     _edit(path, format_version=1, files={})
-    with pytest.raises(DifferentArtifactError, match="the certificate is of 0 files"):
+    with pytest.raises(DifferentArtifactError, match="the certificate is of other files: none"):
         trainwright.verify_certificate(path)
     known = read_certificate(path)
     _edit(path, files=files_of(path), edge_rows={**known.edge_rows, "rows": []})
     with pytest.raises(InputError, match="its edge rows are not complete"):
         trainwright.verify_certificate(path)
+    _edit(path, edge_rows=known.edge_rows, tolerance=float("inf"))
+    with pytest.raises(InputError, match="is no certificate"):
+        trainwright.verify_certificate(path)
+    _edit(path, tolerance=1e-5, outputs=[one for one in known.outputs if one["name"] == "label"])
+    with pytest.raises(DifferentArtifactError, match="says nothing of the outputs probabilities"):
+        trainwright.verify_certificate(path)
+
+
+def test_swapped_classes_are_found(path: Path) -> None:
+    known = read_certificate(path)
+    label, probabilities = known.outputs
+    swapped = {**probabilities, "columns": probabilities["columns"][::-1]}
+    _edit(path, outputs=[label, swapped])
+    with pytest.raises(DifferentArtifactError, match="are not those of the labels"):
+        trainwright.verify_certificate(path)
+    info = {**known.data["info"], "classes": known.data["info"]["classes"][::-1]}
+    _edit(path, outputs=known.outputs, data={**known.data, "info": info})
+    with pytest.raises(CheckpointError, match="its classes are probability_yes, probability_no and"):
+        trainwright.predict(path, "rows.csv")
+
+
+def test_an_edited_certificate_of_an_own_run(run: Run, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    runs = run.path.parents[1]
+    trainwright.verify_certificate(path, runs_dir=runs)
+    assert "has recorded no export" not in caplog.text
+    _edit(path, licence="changed")
+    trainwright.verify_certificate(path, runs_dir=runs)
+    assert f"run {run.id} is yours, and has recorded no export with this certificate" in caplog.text
 
 
 def test_files_of_a_folder(tmp_path: Path) -> None:

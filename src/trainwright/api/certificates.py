@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from trainwright.plugins import adapter
@@ -9,6 +10,8 @@ from trainwright.records.artifact import ArtifactDir, read_certificate
 from trainwright.records.listing import has_model
 from trainwright.runs.lookup import find
 from trainwright.safe_files import usable_path
+
+log = logging.getLogger("trainwright")
 
 
 def verify_certificate(
@@ -46,4 +49,11 @@ def verify_certificate(
     found = find(path, runs_dir, has_model)
     assert isinstance(found, ArtifactDir)
     refuse_code(found, adapter("exporter", found.certificate.format), trust=trust)
-    return verify(path, None if rows is None else usable_path(rows))
+    said = verify(path, None if rows is None else usable_path(rows))
+    if found.has_own_run and not found.is_own:
+        log.warning(
+            "run %s is yours, and has recorded no export with this certificate: it was edited, or exported "
+            "where the run could not be written",
+            found.certificate.run["id"],
+        )
+    return said

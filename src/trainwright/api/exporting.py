@@ -65,6 +65,8 @@ def export(
         CheckpointError: A file that predictions depend on is damaged.
         DifferentArtifactError: The exported model predicts something else than the run; it is not written.
     """
+    if tolerance is not None and not 0 <= tolerance <= 1:
+        raise InputError(f"a tolerance of {tolerance:g} given; it is from 0 to 1")
     path, found = usable_path(path), find(run, runs_dir, has_model)
     if isinstance(found, ArtifactDir):
         raise InputError(

@@ -38,7 +38,7 @@ class _Export(click.Command):
 )
 @click.option(
     "--tolerance",
-    type=click.FloatRange(min=0),
+    type=click.FloatRange(0, 1),
     help="The largest difference of an output, beside its size where that is above 1.  [default: 1e-5]",
 )
 @click.option("--licence", "--license", help="The terms of use, for the certificate.")

@@ -145,6 +145,8 @@ def _condition(part: str, text: str) -> Condition:
         )
     bound, amount = found["bound"], found["amount"]
     amount = Decimal(bound.replace(" ", "")) if bound else Decimal(amount or "0")
+    if not math.isfinite(float(amount)):
+        raise InputError(f"gate: {text!r} has a number that is too large")
     change = found["change"] or "+"
     return Condition(part.strip(), found["name"], found["sign"], amount, found["reference"], change)
 

@@ -28,6 +28,7 @@ from trainwright.inference.intervals import Intervals
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import adapter, task_for
 from trainwright.records.artifact import ArtifactDir
+from trainwright.records.certificate import Certificate
 from trainwright.records.data import DataDescription, StoredModel, understanding
 from trainwright.types import Array, ArraySpec, DataInfo, Predictions, SplitName, weights_of
 
@@ -93,6 +94,7 @@ class ArtifactPredictor(Predictor):
             self._prefix = _COLUMN if "columns" in (data.preparation or {}) else ""
             info = _as_exported(DataInfo.from_json(data.info), self._inputs, self._prefix)
             config = load_config(known.config).config
+            _check_classes(known, info)
         super().__init__(
             directory,
             StoredModel(directory.path, data, directory.path),
@@ -200,6 +202,18 @@ class _RawColumns(TabularPreparation):
         self.features(rows)
         table = self._table(rows, {column.name for column in self.columns})
         return {_COLUMN + one.name: cells_of(table.columns[one.name], one.dtype) for one in self._inputs}
+
+
+def _check_classes(known: Certificate, info: DataInfo) -> None:
+    """Check that a certificate names the same classes where it describes the data and the outputs.
+
+    Raises:
+        ValueError: It does not.
+    """
+    columns = next((one["columns"] for one in known.outputs if one["name"] == "probabilities"), None)
+    labels = [f"probability_{label}" for label in info.classes or range(info.outputs)]
+    if columns is not None and len(columns) > 1 and list(columns) != labels:
+        raise ValueError(f"its classes are {', '.join(labels)} and {', '.join(columns)}")
 
 
 def _as_exported(info: DataInfo, inputs: list[Input], prefix: str) -> DataInfo:

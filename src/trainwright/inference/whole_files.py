@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trainwright.errors import InputError
@@ -22,6 +22,16 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         InputError: There is no such folder, or it cannot be written.
     """
+    write_all({path: write})
+
+
+def write_all(files: Mapping[Path, Callable[[Path], object]]) -> None:
+    """Have files of one folder written aside; they take their places, in order, when all are whole.
+
+    Raises:
+        InputError: There is no such folder, or it cannot be written.
+    """
+    path = next(iter(files))
     folder = _folder(path)
     prefix = f".{path.name}.{socket.gethostname()}-"
     for left in folder.glob(f"{glob.escape(prefix)}*"):
@@ -29,12 +39,15 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             shutil.rmtree(left, ignore_errors=True)
     try:
         with tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}.", dir=folder) as aside:
-            made = Path(aside, "new", path.name)
-            made.parent.mkdir()
-            write(made)
-            if path.is_dir() and made.is_dir():  # it is in one of the two places at any moment
-                path.rename(Path(aside, path.name))
-            made.replace(path)
+            new = Path(aside, "new")
+            new.mkdir()
+            for one, write in files.items():
+                write(new / one.name)
+            for one in files:
+                made = new / one.name
+                if one.is_dir() and made.is_dir():  # it is in one of the two places at any moment
+                    one.rename(Path(aside, one.name))
+                made.replace(one)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from error
 

@@ -27,12 +27,16 @@ class ArtifactDir(RunDir):
         path: The file or folder of the model.
         certificate: Its certificate.
         is_own: Whether a run that this user made has recorded that it was exported.
+        has_own_run: Whether its run is there, and this user's own.
     """
 
-    def __init__(self, path: Path, certificate: Certificate, *, is_own: bool = False) -> None:
+    def __init__(
+        self, path: Path, certificate: Certificate, *, is_own: bool = False, has_own_run: bool = False
+    ) -> None:
         super().__init__(path)
         self.certificate = certificate
         self.is_own = is_own
+        self.has_own_run = has_own_run
 
     def manifest(self) -> None:
         """Return None: it has no manifest."""

@@ -47,7 +47,7 @@ class Certificate(Record):
     inputs: list[dict[str, Any]]
     outputs: list[dict[str, Any]]
     files: dict[str, dict[str, Any]]
-    tolerance: float
+    tolerance: float = Field(ge=0, le=1)
     compared: dict[str, Any]
     latency_seconds: dict[str, float]
     data: dict[str, Any] = Field(default_factory=dict)

@@ -53,8 +53,9 @@ def _artifact(path: Path, runs_dir: Path | str | None, fits: Callable[[RunDir], 
         )
     folder = runs_folder(runs_dir)
     runs = [RunDir(folder) for folder in folder.glob(f"*/{glob.escape(known.run['id'])}")]
-    is_own_run = any(is_own(run.path) and is_recorded(run, path) for run in runs)
-    return ArtifactDir(path, known, is_own=is_own_run)
+    own = [run for run in runs if is_own(run.path)]
+    recorded = any(is_recorded(run, path) for run in own)
+    return ArtifactDir(path, known, is_own=recorded, has_own_run=bool(own))
 
 
 def refuse_compressed(run: RunDir, verb: str) -> None:

@@ -31,7 +31,7 @@ from trainwright.exporters.certificates.samples import Sample, edge_rows, own_da
 from trainwright.exporters.certificates.units import unit_of, warn_of_unit
 from trainwright.exporters.weights import WeightsExporter
 from trainwright.inference.predictor import Predictor
-from trainwright.inference.whole_files import write_whole
+from trainwright.inference.whole_files import write_all, write_whole
 from trainwright.plugins import adapter, name_of_framework, task_for
 from trainwright.records.artifact import certificate_of, read_certificate
 from trainwright.records.certificate import Certificate
@@ -191,15 +191,14 @@ def reader_of(path: Path) -> Path:
 
 
 def _place(made: Path, path: Path) -> None:
-    """Put the artifact and what is beside it in their place, the certificate last."""
-    copy = shutil.copytree if made.is_dir() else shutil.copyfile
-    write_whole(path, lambda target: copy(made, target))
-    if made.is_file():
-        others = [one for one in parts_of(made) if one != made]
-        for one in (*others, reader_of(made), certificate_of(made)):
-            if one.exists():
-                target = path.with_name(path.name + one.name.removeprefix(made.name))
-                write_whole(target, partial(shutil.copyfile, one))
+    """Put the artifact and what is beside it in their places, the certificate last."""
+    if made.is_dir():
+        write_whole(path, lambda target: shutil.copytree(made, target))
+        return
+    others = [one for one in parts_of(made) if one != made]
+    parts = [one for one in (made, *others, reader_of(made), certificate_of(made)) if one.exists()]
+    targets = [path.with_name(path.name + one.name.removeprefix(made.name)) for one in parts]
+    write_all({target: partial(shutil.copyfile, one) for target, one in zip(targets, parts, strict=True)})
 
 
 def reader_source(runtime: str) -> str:

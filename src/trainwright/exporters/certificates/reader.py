@@ -109,12 +109,18 @@ def verify(artifact: Path, open_artifact: Callable[[Path], Model], path: str | N
     """
     certificate = read_certificate(artifact)
     name, tolerance = artifact.name, certificate["tolerance"]
+    if not 0 <= tolerance <= 1:
+        sys.exit(f"the certificate of {name} is damaged: a tolerance of {tolerance}")
     problems = [*changed_files(artifact, certificate)]
     said = ""
     if not problems:
         feeds, wanted, labels = edge_rows(artifact, certificate)
         model = open_artifact(artifact)
-        problems += differing(model(feeds), wanted, labels, tolerance)
+        found = model(feeds)
+        if missing := found.keys() - wanted.keys():
+            problems.append(f"the certificate says nothing of the outputs {', '.join(sorted(missing))}")
+        problems += differing(found, wanted, labels, tolerance)
+        problems += misnamed(certificate, found)
         said = f"{len(labels)} edge rows"
         if path is not None:
             count, others = verify_rows(model, certificate, path)
@@ -125,6 +131,19 @@ def verify(artifact: Path, open_artifact: Callable[[Path], Model], path: str | N
         sys.stderr.write("\n  ".join([f"{name} is not as certified:", *problems[:5]]) + more + "\n")
         sys.exit(3)
     sys.stdout.write(f"{name} is as certified: {said} are equal within {tolerance:g}\n")
+
+
+def misnamed(certificate: Mapping[str, Any], outputs: Arrays) -> Iterator[str]:
+    """Yield a line if the columns of probabilities are not those of the labels that are predicted."""
+    outputs_by_name = {one["name"]: one for one in certificate["outputs"]}
+    columns: Sequence[str] = outputs_by_name.get("probabilities", {}).get("columns", [])
+    labels = np.asarray(outputs.get("label", ()))
+    if labels.ndim != 1 or not len(labels):
+        return
+    probabilities = np.asarray(outputs["probabilities"])
+    named = [f"probability_{label}" for label in labels]
+    if len(columns) != probabilities.shape[1] or named != [columns[i] for i in probabilities.argmax(axis=1)]:
+        yield f"the columns {', '.join(columns)} are not those of the labels"
 
 
 def edge_rows(artifact: Path, certificate: Mapping[str, Any]) -> tuple[Arrays, Arrays, Sequence[str]]:

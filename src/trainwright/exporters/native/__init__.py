@@ -66,6 +66,7 @@ class SavedmodelExporter(PreparedExporter):
     packages: ClassVar[Sequence[str]] = ("tensorflow", "numpy")
     extra = "keras"
     frameworks: ClassVar[Sequence[str]] = ("keras",)
+    executes_code = True  # its graph can read and write files
 
     def write_model(self, predictor: Predictor, folder: Path) -> None:
         """Write the folder `model`."""

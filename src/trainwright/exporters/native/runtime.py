@@ -90,7 +90,7 @@ def of_keras(file: Path, about: About) -> Callable[[Arrays], Any]:  # noqa: ARG0
     """Open a model of Keras, whose outputs are predictions."""
     import keras
 
-    model = keras.models.load_model(file, compile=False)
+    model = keras.models.load_model(file, compile=False, safe_mode=True)
     return lambda feeds: keras.ops.convert_to_numpy(model(feeds["features"], training=False))
 
 

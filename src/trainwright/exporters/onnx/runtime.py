@@ -16,7 +16,8 @@ from trainwright.exporters.certificates.reader import Arrays, Model, main
 
 def open_artifact(path: Path) -> Model:
     """Return a function from inputs to outputs, both arrays (rows, ...) by name."""
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    # The bytes of the certified file: nothing beside it is read.
+    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
     names = [one.name for one in session.get_outputs()]
 
     def predict(feeds: Arrays) -> dict[str, Any]:
