@@ -213,7 +213,7 @@ def _warn_of_training_rows(run: RunDir, predictor: Predictor, file: Path) -> Non
             "%s holds the rows that the model was trained on, so these metrics flatter it; for rows that it "
             "has not seen: trainwright evaluate %s --split test",
             file,
-            run.id,
+            run.certificate.run["id"] if isinstance(run, ArtifactDir) else run.id,
         )
 
 

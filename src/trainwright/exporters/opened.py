@@ -16,11 +16,13 @@ import numpy as np
 
 from trainwright.config import load as load_config
 from trainwright.datasets.base import DataBundle, Split
+from trainwright.datasets.images.preparation import ImagePreparation
 from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation
 from trainwright.errors import DataError, DifferentArtifactError, InputError, ModelError
 from trainwright.evaluation.metrics import LOSS, EvaluationResult
 from trainwright.exporters.base import Exporter, Input
 from trainwright.exporters.certificates import reader
+from trainwright.exporters.certificates.raw import raw_array
 from trainwright.exporters.certificates.samples import cells_of
 from trainwright.frameworks.base import Framework, Model, ModelInputs
 from trainwright.inference.bad_rows import OnError
@@ -91,7 +93,8 @@ class ArtifactPredictor(Predictor):
         self._open_model = open_model
         with understanding(directory.path):
             data = DataDescription.model_validate(known.data)
-            self._prefix = _COLUMN if "columns" in (data.preparation or {}) else ""
+            is_raw = {"columns", "images"} & (data.preparation or {}).keys()
+            self._prefix = _COLUMN if is_raw else ""
             info = _as_exported(DataInfo.from_json(data.info), self._inputs, self._prefix)
             config = load_config(known.config).config
             _check_classes(known, info)
@@ -110,9 +113,11 @@ class ArtifactPredictor(Predictor):
 
     def _prepared(self, stored: StoredModel) -> AnyPreparation | None:
         preparation = super()._prepared(stored)
-        if not isinstance(preparation, TabularPreparation):
-            return preparation
-        return _RawColumns(preparation, self._inputs)
+        if isinstance(preparation, TabularPreparation):
+            return _RawColumns(preparation, self._inputs)
+        if isinstance(preparation, ImagePreparation):
+            return _RawImages(preparation, self._inputs[0])
+        return preparation
 
     def evaluate(
         self,
@@ -202,6 +207,24 @@ class _RawColumns(TabularPreparation):
         self.features(rows)
         table = self._table(rows, {column.name for column in self.columns})
         return {_COLUMN + one.name: cells_of(table.columns[one.name], one.dtype) for one in self._inputs}
+
+
+class _RawImages(ImagePreparation):
+    """The preparation of images whose arrays are colors in the model's size: the artifact scales them itself.
+
+    Args:
+        own: The preparation of the run.
+        one: The input of the artifact.
+    """
+
+    def __init__(self, own: ImagePreparation, one: Input) -> None:
+        super().__init__(own.column, own._mode, own._pipeline, own.target)
+        self._one = one
+
+    def arrays(self, rows: Any) -> dict[str, Array]:
+        """Return the images, (rows, height, width, channels) uint8."""
+        pixels = [self._image(one) for one in self._values(rows)]
+        return {_COLUMN + self._one.name: raw_array(self._one._asdict(), pixels, None)}
 
 
 def _check_classes(known: Certificate, info: DataInfo) -> None:

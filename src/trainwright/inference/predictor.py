@@ -61,7 +61,7 @@ from trainwright.types import INPUT_IDS, Array, SplitName
 log = logging.getLogger("trainwright")
 
 # If two threads loaded at once, one would restore the generators to what the other had set them to.
-_LOADING = threading.Lock()
+_LOADING = threading.RLock()  # an exported model may hold a run, which is loaded in turn
 _CHUNK_ROWS = 1 << 16  # that are predicted from one chunk, at most
 _CHUNK_CELLS = 1 << 22
 

@@ -124,7 +124,9 @@ def verify(artifact: Path, open_artifact: Callable[[Path], Model], path: str | N
         said = f"{len(labels)} edge rows"
         if path is not None:
             count, others = verify_rows(model, certificate, path)
-            problems += others if count else [f"{path}: it has none of the rows that the certificate knows"]
+            if not count:
+                sys.exit(f"{path}: it has none of the rows that the certificate knows, to compare")
+            problems += others
             said += f" and {count} rows of {path} that it knows"
     if problems:
         more = f"\n  ... and {len(problems) - 5} more" if len(problems) > 5 else ""
@@ -298,7 +300,7 @@ def _cells(inputs: Sequence[Mapping[str, Any]], path: str) -> tuple[dict[str, li
     if arrays := [one["name"] for one in inputs if one["reads"].get("raw") == "array"]:
         sys.exit(f"{path}: the model takes arrays: give an .npz file with {', '.join(arrays)}")
     text = file_text(path)
-    wanted = [one["reads"].get("column", one["name"]) for one in inputs]
+    wanted = list(dict.fromkeys(one["reads"].get("column", one["name"]) for one in inputs))
     delimiter = find_delimiter(text[:_HEAD].encode()) or ","
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     cells: dict[str, list[str]] = {name: [] for name in wanted}

@@ -57,6 +57,8 @@ class Sample:
 
     def feeds(self, inputs: Sequence[Input]) -> dict[str, Array]:
         """Return the inputs of an artifact: columns (rows, 1), or arrays (rows, ...)."""
+        if isinstance(self.rows, list) and inputs[0].dtype == "string":  # texts as they are
+            return {inputs[0].name: np.array(self.rows, dtype=object)[:, None]}
         if isinstance(self.rows, list):
             return {one.name: raw_array(one._asdict(), self.rows, self.tokenizer) for one in inputs}
         if is_frame(self.rows):

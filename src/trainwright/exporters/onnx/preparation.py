@@ -50,7 +50,7 @@ def _block(column: Encoder) -> Callable[[Graph, Value, Any], Value]:
             return block
     raise InputError(
         f"column {column.name!r} is free text, whose words ONNX cannot split as training did: export with "
-        "--format mlflow, or leave the column out of the model (data.exclude)"
+        "--format native (boosters), pt2 (PyTorch) or mlflow, or leave the column out (data.exclude)"
     )
 
 
