@@ -122,7 +122,7 @@ VERBS: dict[str, Callable[[Run, Path], Any]] = {
     "predict": lambda run, here: trainwright.predict(run, rows(here)),
     "evaluate": lambda run, _: trainwright.evaluate(run),
     "explain": lambda run, _: trainwright.explain(run),
-    "export": lambda run, here: trainwright.export(run, here / "model"),
+    "export": lambda run, here: trainwright.export(run, here / "model.onnx"),
     "reproduce": lambda run, _: trainwright.reproduce(run),
 }
 

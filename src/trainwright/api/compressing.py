@@ -12,9 +12,10 @@ from trainwright.config import load as load_config
 from trainwright.config.overrides import with_settings
 from trainwright.errors import InputError
 from trainwright.integrations.foreign import refuse_foreign_run
-from trainwright.records.compression import SCHEMES, Recipe
+from trainwright.records.compression import Recipe
 from trainwright.records.listing import find_run, has_model
 from trainwright.records.run_dir import RunDir
+from trainwright.records.schemes import SCHEMES
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.data.bundles import make_objects
 from trainwright.runs.lookup import RunName, find

@@ -12,7 +12,7 @@ from trainwright.api.documents import run_document
 from trainwright.cli import options
 from trainwright.cli.output import show, size, table
 from trainwright.errors import GateError
-from trainwright.records.compression import SCHEMES
+from trainwright.records.schemes import SCHEMES
 
 _UNITS = {"bytes": size, "memory": size}
 
@@ -50,7 +50,7 @@ _UNITS = {"bytes": size, "memory": size}
 @options.runs_dir
 @options.as_json
 def compress(run: str, as_json: bool, runs_dir: str | None, **how: Any) -> None:
-    """Make a smaller model of a run's, as a child run, and compare the two.
+    """Make a smaller model of a run, as a child run.
 
     Both are evaluated on the same rows and measured side by side: bytes, latency, memory, metrics.
     """

@@ -74,7 +74,7 @@ def export(
     runs_dir: str | None,
     as_json: bool,
 ) -> None:
-    """Export a run's model for use elsewhere, with a certificate.
+    """Export a run's model, with a certificate.
 
     It is written to PATH, opened there by the format's own runtime, and compared with the run. What differs
     is not written: exit code 3.

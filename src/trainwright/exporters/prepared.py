@@ -14,6 +14,7 @@ from typing import Any
 
 from trainwright.datasets.images.preparation import ImagePreparation
 from trainwright.datasets.tables.preparation import TabularPreparation
+from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.exporters.base import Exporter, Input, class_axis, names_classes
 from trainwright.exporters.certificates import columns
 from trainwright.exporters.certificates.inputs import raw_inputs_of, tokenizer_json
@@ -67,11 +68,12 @@ def about(predictor: Predictor) -> dict[str, Any]:
     """Return the content of `columns.json`."""
     info, preparation = predictor.info, predictor.preparation
     table = preparation if isinstance(preparation, TabularPreparation) else None
+    takes_frames = isinstance(preparation, RawPreparation)  # whose columns are the inputs
     return {
         "format_version": 1,
         "columns": None if table is None else [column.to_json() for column in table.columns],
         "dtype": None if table is None else table.dtype,
-        "arrays": list(predictor.model.input_names or info.inputs),
+        "arrays": [] if takes_frames else list(predictor.model.input_names or info.inputs),
         "features": list(info.feature_names),
         "categories": list(info.categories),
         "image": _image(predictor),

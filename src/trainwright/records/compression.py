@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 from pydantic import Field
 
 from trainwright.records.document import Record
+from trainwright.records.schemes import Scheme
 
-Scheme = Literal["int8-dynamic", "int8-static", "int8-weight-only", "int4-weight-only", "fp16", "bf16", "fp8"]
 COMPRESSION = "evaluation/compression.json"  # of a compressed run: how it compares with its parent
-SCHEMES: tuple[Scheme, ...] = get_args(Scheme)
 
 
 class Recipe(Record):

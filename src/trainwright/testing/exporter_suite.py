@@ -156,7 +156,7 @@ class ExporterSuite:
         assert known.run["digest"] == best.digest
         assert (known.format, known.licence) == (self.form, "MIT")
         if not self.takes_rows:
-            assert "is as certified" in api.verify_certificate(path)
+            assert "is as certified" in api.verify_certificate(path, trust=True)
             return
         assert known.tolerance == 1e-5
         assert [one["name"] for one in known.inputs] == ["age", "city", "income", "joined"]
@@ -165,7 +165,7 @@ class ExporterSuite:
         assert known.compared["largest_difference"] < 1e-5
         assert known.compared["equal_labels"] == 1
         assert 0 < known.latency_seconds["1"] < 1
-        assert "24 rows of rows.csv" in api.verify_certificate(path, "rows.csv")
+        assert "24 rows of rows.csv" in api.verify_certificate(path, "rows.csv", trust=True)
 
     def test_a_damaged_artifact_is_found(
         self, artifact_of: Callable[[str, Path], Path], tmp_path: Path
@@ -174,7 +174,7 @@ class ExporterSuite:
         path = artifact_of(next(iter(self.models)), tmp_path)
         self.damage(path)
         with pytest.raises(DifferentArtifactError, match="its SHA-256 is not the certified one"):
-            api.verify_certificate(path)
+            api.verify_certificate(path, trust=True)
         if not self.finds_damage:
             return
         from trainwright.exporters.certificates.certify import files_of
@@ -182,7 +182,7 @@ class ExporterSuite:
         known = json.loads(certificate_of(path).read_text())
         certificate_of(path).write_text(json.dumps({**known, "files": files_of(path)}))
         with pytest.raises(DifferentArtifactError, match=r"is not as certified:\n  .*instead of"):
-            api.verify_certificate(path)
+            api.verify_certificate(path, trust=True)
 
     def test_a_wrong_artifact_does_not_appear(
         self, run_of: Callable[[str], Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -569,4 +569,5 @@ def origin_of(run: RunDir, config: RunConfig, info: DataInfo, checkpoint: Path) 
 
 def _versions(exporter: Exporter) -> dict[str, str]:
     known, sources = {"trainwright": VERSION}, metadata.packages_distributions()
-    return known | {name: metadata.version(sources.get(name, [name])[0]) for name in exporter.packages}
+    found = {name: sources.get(name, [name]) for name in exporter.packages}
+    return known | {name: metadata.version(name if name in of else of[0]) for name, of in found.items()}

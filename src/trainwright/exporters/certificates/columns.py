@@ -36,10 +36,11 @@ def open_prepared(folder: Path, open_model: Callable[[Path, About], Callable[[Ar
     model = open_model(folder, about)
 
     def predict(feeds: Arrays) -> dict[str, Any]:
+        given: Arrays
         if about["image"] is not None:
             given = {"features": scaled(about["image"], feeds[about["image"]["name"]])}
         elif about["columns"] is None:
-            given = {name: feeds[name] for name in about["arrays"]}
+            given = {name: feeds[name] for name in about["arrays"]} or feeds
         else:
             given = {"features": features_of(about, feeds)}
         return predictions_of(about, np.asarray(model(given)))
