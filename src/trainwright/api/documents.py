@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainwright.errors import CheckpointError
-from trainwright.records.run_dir import RunDir
 from trainwright.redact import UNPRINTABLE, redacted, redacted_value
 
 if TYPE_CHECKING:
@@ -63,6 +62,7 @@ def run_details(run: Run, manifest: Manifest | None, problems: Sequence[str]) ->
         problems: A line for each file that is damaged.
     """
     from trainwright.records.artifact import exports_of
+    from trainwright.records.run_dir import RunDir
     from trainwright.storage.sizes import sizes_of
     from trainwright.storage.urls import run_url
 
