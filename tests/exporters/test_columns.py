@@ -15,7 +15,7 @@ from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.exporters.base import inputs_of
 from trainwright.exporters.certificates.certify import reader_source
 from trainwright.exporters.certificates.columns import features_of, predictions_of, scaled
-from trainwright.exporters.certificates.reader import column
+from trainwright.exporters.certificates.reader import column, differing
 from trainwright.exporters.certificates.samples import edge_rows, real_rows
 from trainwright.exporters.prepared import about
 from trainwright.plugins import adapter, names
@@ -163,3 +163,12 @@ def test_times_in_text(cell: str, reads: dict[str, Any], day: str) -> None:
 def test_other_text_is_refused() -> None:
     with pytest.raises(ValueError, match="'many' is no number"):
         column({"dtype": "float64", "reads": {}}, ["many"])
+
+
+def test_of_equally_probable_classes_either_may_be_named() -> None:
+    probabilities = np.array([[0.5, 0.5], [0.2, 0.8]], np.float32)
+    wanted = {"label": np.array(["a", "b"], object), "probabilities": probabilities}
+    found = {"label": np.array(["b", "b"], object), "probabilities": probabilities}
+    assert differing(found, wanted, ["first", "second"], 1e-5) == []
+    found["label"] = np.array(["b", "a"], object)
+    assert differing(found, wanted, ["first", "second"], 1e-5) == ["second: label a instead of b"]

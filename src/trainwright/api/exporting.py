@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from trainwright.records.run_dir import RunDir
 from trainwright.runs.lookup import RunName, find
 from trainwright.runs.workdir import working_directory, working_for
 from trainwright.safe_files import usable_path
+
+log = logging.getLogger("trainwright")
 
 
 def export(
@@ -104,8 +106,14 @@ def export(
 
 def _record(run: RunDir, path: Path, made: Certificate) -> None:
     """Note an export in its run, which may lie where nothing can be written."""
-    with contextlib.suppress(OSError):
+    try:
         record_export(run, path, made)
+    except OSError as error:
+        log.warning(
+            "run %s cannot note this export (%s): where opening the model executes code, give --trust",
+            run.id,
+            error.strerror or error,
+        )
 
 
 def _export_weights(

@@ -123,9 +123,10 @@ def _show_certificate(made: Path, as_json: bool) -> None:
         lines.append(
             f"compared with the run on {counts} rows, in batches of "
             f"{', '.join(map(str, compared['batches']))}: largest difference "
-            f"{compared['largest_difference']:.3g}, mean {compared['mean_difference']:.3g}; "
-            f"{compared['equal_labels']:.2%} of labels equal"
+            f"{compared['largest_difference']:.3g}, mean {compared['mean_difference']:.3g}"
         )
+        if compared["equal_labels"] is not None:
+            lines[-1] += f"; {compared['equal_labels']:.2%} of labels equal"
     if "tensors" in compared:
         lines.append(f"compared with the run: {compared['tensors']} tensors")
     if latency:

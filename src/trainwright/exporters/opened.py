@@ -59,6 +59,12 @@ def open_artifact(directory: ArtifactDir, *, trust: bool = False) -> Predictor:
         raise InputError(
             f"{directory.path} holds weights alone, and predicts nothing; name run {known.run['id']} itself"
         )
+    if not {"probabilities", "prediction"} & {one["name"] for one in known.outputs}:
+        outputs = ", ".join(one["name"] for one in known.outputs)
+        raise InputError(
+            f"{directory.path} gives {outputs}, which are no predictions of rows: call its reader.py, or "
+            f"name run {known.run['id']} itself"
+        )
     return ArtifactPredictor(directory, importlib.import_module(exporter.runtime).open_artifact)
 
 
@@ -109,7 +115,10 @@ class ArtifactPredictor(Predictor):
 
     def _loaded(self, inputs: ModelInputs) -> Model:
         names = {self._prefix + one.name: one.name for one in self._inputs}
-        return ArtifactModel(self._open_model(self._run.path), names, inputs.info)
+        try:
+            return ArtifactModel(self._open_model(self._run.path), names, inputs.info)
+        except Exception as error:  # each runtime has its own
+            raise InputError(f"{self._run.path} cannot be opened: {error}") from error
 
     def _prepared(self, stored: StoredModel) -> AnyPreparation | None:
         preparation = super()._prepared(stored)
@@ -173,7 +182,7 @@ class ArtifactModel(Model):
             found = self._call({name: feeds[key] for key, name in self._names.items()})
         except ValueError as error:  # a missing value, say, which the rows' own check would have named
             raise DataError(str(error)) from error
-        except RuntimeError as error:
+        except Exception as error:  # each runtime has its own
             raise ModelError(f"the exported model failed: {error}") from error
         name = next(one for one in ("probabilities", "prediction") if one in found)
         outputs = np.asarray(found[name])

@@ -58,7 +58,7 @@ class _Differences:
 
     largest: float
     mean: float
-    equal_labels: float
+    equal_labels: float | None  # None: there are no labels
     lines: Sequence[str]
 
 
@@ -263,7 +263,10 @@ def _certified(
             "batches": list(batches),
             "largest_difference": max(one.largest for one in differences.values()),
             "mean_difference": float(np.mean([one.mean for one in differences.values()])),
-            "equal_labels": min(one.equal_labels for one in differences.values()),
+            "equal_labels": min(
+                (one.equal_labels for one in differences.values() if one.equal_labels is not None),
+                default=None,
+            ),
         },
         latency_seconds={str(size): float(found[f"/latency/{size}"]) for size in exporter.timed}
         | {"open": float(found["/open"])},
@@ -402,7 +405,7 @@ def _differences(
         tolerance: The largest difference.
         axis: That of classes in probabilities.
     """
-    largest, equal = 0.0, 1.0
+    largest, equal = 0.0, None
     means: list[float] = []
     lines: list[str] = []
     batches = sorted({int(name.partition("/")[0]) for name in found if name[0] != "/"})
@@ -420,18 +423,12 @@ def _differences(
                 apart = np.abs(given.astype(np.float64) - own) / np.maximum(1.0, np.abs(own))
                 largest, means = max(largest, float(apart.max(initial=0))), [*means, float(apart.mean())]
             else:
-                same = same | _are_ties(expected["probabilities"][:count], axis, tolerance)
-                equal = min(equal, float(same.mean()))
+                same = same | reader.ties(expected["probabilities"][:count], axis, tolerance)
+                equal = float(same.mean()) if equal is None else min(equal, float(same.mean()))
             for i in np.flatnonzero(~same.reshape(count, -1).all(axis=1)).tolist():
                 values = f"{_short(given[i])} instead of {_short(own[i])}"
                 lines.append(f"{names[i]}, in a batch of {size}: {name} {values}")
     return _Differences(largest, float(np.mean(means or [0.0])), equal, lines)
-
-
-def _are_ties(probabilities: Array, axis: int, tolerance: float) -> Array:
-    """Return for each answer whether its two most probable classes differ by no more than the tolerance."""
-    ordered = np.moveaxis(np.sort(probabilities, axis=axis), axis, -1)
-    return np.asarray(ordered[..., -1] - ordered[..., -2] <= tolerance)
 
 
 def _short(value: Any) -> str:
@@ -456,7 +453,8 @@ def _different(
         step = _first_step(exporter, predictor, made, sample, sample.feeds(inputs))
     except (TrainwrightError, ValueError, RuntimeError) as error:
         step = f"cannot be told: {error}"
-    precision = predictor.config.training.precision
+    recipe = manifest.compression if (manifest := predictor.run.manifest()) else None
+    precision = (recipe and recipe.recipe.quantize) or predictor.config.training.precision
     if precision in ("bf16", "fp16"):
         shown[-1] = f"  the run predicts in {precision}, the artifact in float32: give --tolerance 0.02, say"
     return DifferentArtifactError("\n".join([f"{text}; the first step that differs: {step}", *shown]))

@@ -143,12 +143,7 @@ def edge_rows(predictor: Predictor, inputs: Sequence[Input]) -> Sample:
     """Return rows that are made up: a usual one, and for each column missing, unseen and extreme values."""
     preparation = predictor.preparation
     if isinstance(preparation, RawPreparation):
-        if (data := own_data(predictor)) is None:
-            raise InputError(
-                f"run {predictor.run.id} prepares its columns itself, so that its own rows are needed to "
-                "compare what is exported"
-            )
-        return _rows_of_frame(data, "train")
+        return _edges_of_frame(inputs)
     if isinstance(preparation, TabularPreparation):
         return _edges_of_columns(preparation, predictor.stored.data.ranges)
     if isinstance(preparation, TextPreparation):
@@ -178,6 +173,20 @@ def _edges_of_images(shape: Sequence[int]) -> dict[str, Array]:
             0, 256, (height // 2 + 1, width // 3 + 1, channels), dtype=np.uint8
         ),
     }
+
+
+def _edges_of_frame(inputs: Sequence[Input]) -> Sample:
+    """Return rows of a data frame that are made up, for a pipeline that prepares its columns itself."""
+    import pandas as pd
+
+    values: Mapping[str, Sequence[Any]] = {
+        "string": ["a", "A word.", _UNSEEN, "one word and more", "b"],
+        "bool": [True, False, True, False, True],
+        "int64": [0, 1, -1, 100, 7],
+    }
+    columns = {one.name: values.get(one.dtype, [0.0, 1.0, -1.0, 100.0, np.nan]) for one in inputs}
+    names = ["first values", "a word and ones", "unseen texts", "large values", "missing numbers"]
+    return Sample(pd.DataFrame(columns), names)
 
 
 def _edges_of_arrays(one: Input, vocabulary: int) -> Array:

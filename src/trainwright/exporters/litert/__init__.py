@@ -14,7 +14,7 @@ class LitertExporter(PreparedExporter):
 
     summary = "a folder: a .tflite file for phones and embedded devices, one row a call"
     runtime = "trainwright.exporters.litert.runtime"
-    packages = ("ai-edge-litert", "numpy")
+    packages = ("ai_edge_litert", "numpy")
     extra = "litert"
     frameworks = ("torch",)
 

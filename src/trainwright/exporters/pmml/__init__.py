@@ -39,7 +39,7 @@ class PmmlExporter(Exporter):
     summary = "a document for engines of PMML 4.4, with raw columns"
     suffix = ".pmml"
     runtime = "trainwright.exporters.pmml.runtime"
-    packages = ("jpmml_evaluator", "numpy")
+    packages = ("jpmml_evaluator", "pandas", "numpy")
     extra = "pmml"
     frameworks = tuple(_CONVERTERS)
 
