@@ -27,11 +27,8 @@ class TestPmml(ExporterSuite):
         "lightgbm": {},
         "mlp": {**MEDIAN, "training.batch_size": 32},
         "random_forest": {},
-        "hist_gradient_boosting": {},
         "logistic_regression": {"data.encode": "frequency", **MEDIAN},
         "price": {"model": "mlp", "data.target": "income", "data.target_transform": "log1p", **MEDIAN},
-        "cost": {"model": "xgboost", "data.target": "income", "data.target_transform": "quantile"},
-        "rent": {"model": "ridge", "data.target": "income", "data.encode": "target", **MEDIAN},
         "city": {"model": "lightgbm", "data.target": "city", "data.missing_target": "drop"},
     }
 
