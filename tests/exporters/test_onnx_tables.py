@@ -182,7 +182,7 @@ def test_estimators(exported: Any, folder: Path, estimator: Any, target: Any) ->
     else:
         run, path = exported(estimator, target, **PLAIN)
     known = read_certificate(path)
-    assert known.compared["equal_labels"] == 1
+    assert known.compared["equal_labels"] == (1 if target in ("churn", "level") else None)
     assert known.compared["rows"]["edge"] > 10
     own = trainwright.predict(run, folder / "others.csv", model=estimator)
     found = outputs_of(path, others(300))
