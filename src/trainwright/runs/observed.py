@@ -6,8 +6,9 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from trainwright.process.observation import Observation, current, state_of, variable_state
+from trainwright.process.observation import MISSING, THERE, Observation, current, state_of, variable_state
 from trainwright.records.manifest import CodeIdentity, Manifest, ObservedInputs
+from trainwright.runs.clock import clock_reads
 from trainwright.runs.code_identity import module_files, with_later_imports
 
 
@@ -26,7 +27,7 @@ def observed_inputs(
     before = before or ObservedInputs()
     sources = module_files(code)
     beginning = f"{without}{os.sep}"
-    files = {name: state_of(_absolute(name, here)) for name in before.files}
+    files = {name: state_of(_absolute(name, here), state) for name, state in before.files.items()}
     files |= {
         _recorded(name, here): state
         for name, state in list(seen.files.items())
@@ -50,14 +51,27 @@ def with_later_inputs(manifest: Manifest, imported: Collection[str], without: Pa
     """
     code = with_later_imports(manifest.code, imported)
     now, known = observed_inputs(current(), code, without), manifest.observed
-    observed = ObservedInputs(
-        files=now.files | known.files,
+    contents = {name: state for name, state in known.files.items() if state != THERE}
+    files = {**known.files, **now.files, **contents}
+    here = Path.cwd()
+    observed = ObservedInputs(  # without files that were missing, and that the run has made since then
+        files={
+            name: state
+            for name, state in files.items()
+            if state != MISSING or not os.path.lexists(_absolute(name, here))
+        },
         variables=now.variables | known.variables,
         unseen=list(dict.fromkeys([*known.unseen, *now.unseen])),
     )
     if code is manifest.code and observed == known:
         return manifest
     return manifest.model_copy(update={"code": code, "observed": observed})
+
+
+def note_clock(code: CodeIdentity) -> None:
+    """Note where the modules of a run read the clock."""
+    if (observation := current()) is not None and (places := clock_reads(code)):
+        observation.unseen[f"the clock ({places[0]})"] = None
 
 
 def unseen_reason() -> str | None:
