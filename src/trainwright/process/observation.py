@@ -17,6 +17,7 @@ import stat
 import sys
 import sysconfig
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -63,6 +64,8 @@ _busy = threading.local()
 _current: Observation | None = None
 _users = 0  # of the current observation
 _is_added = False
+_lock = threading.Lock()
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that the user's code has started
 
 
 class Observation:
@@ -193,23 +196,27 @@ def current() -> Observation | None:
 def observing() -> Iterator[None]:
     """Observe what is inside; within another such block, that one goes on."""
     global _current, _users  # noqa: PLW0603 - the process has one audit hook
-    _add_hook()
-    if _current is None:
-        _current, _users = Observation(), 0
-        os.environ.__class__, os.stat = _Recording, _stat
-    _users += 1
+    with _lock:
+        _add_hook()
+        if _current is None:
+            _current, _users = Observation(), 0
+            os.environ.__class__, os.stat = _Recording, _stat
+            threading.Thread.start = _start_thread  # type: ignore[method-assign]
+        _users += 1
     try:
         yield
     finally:
-        _users -= 1
-        if not _users:
-            _stop()
+        with _lock:
+            _users -= 1
+            if not _users:
+                _stop()
 
 
 def _stop() -> None:
     global _current  # noqa: PLW0603
     _current = None
     os.environ.__class__, os.stat = _Environ, _stat_of_python
+    threading.Thread.start = _start_of_python  # type: ignore[method-assign]
 
 
 def _add_hook() -> None:
@@ -337,8 +344,8 @@ _NOTES: Mapping[str, Callable[[Observation, tuple[Any, ...], FrameType], None]] 
 def _is_the_users(frame: FrameType | None) -> bool:
     """Return whether the user's code makes a call, itself or by a library.
 
-    What a library does when it is imported is its own. A thread that nobody's function began, such as one of
-    a pool that runs a function of a library, counts as the user's: ours have functions of ours.
+    What a library does when it is imported is its own. In a thread that the user's code has started, all is
+    the user's, such as a function of a library that a pool runs.
     """
     passed = False  # by code of a library
     while frame is not None:
@@ -349,7 +356,7 @@ def _is_the_users(frame: FrameType | None) -> bool:
             return False
         passed = passed or origin == "library"
         frame = frame.f_back
-    return threading.current_thread() is not threading.main_thread()
+    return threading.current_thread() in _threads
 
 
 def _origin(frame: FrameType) -> _Origin:
@@ -452,6 +459,16 @@ def _stat(path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True)
         with unobserved(), suppress(Exception):
             observation.note_question(_absolute(path))
     return _stat_of_python(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+
+_start_of_python = threading.Thread.start
+
+
+def _start_thread(thread: threading.Thread) -> None:
+    """Start a thread, and note whether the user's code starts it."""
+    if _current is not None and _is_the_users(sys._getframe(1)):
+        _threads.add(thread)
+    _start_of_python(thread)
 
 
 _Environ: type = type(os.environ)

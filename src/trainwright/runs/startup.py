@@ -269,7 +269,7 @@ class Startup:
         now = self.origin.record(now)
         environment, differs = now.environment.numeric(), False
         if before is None:
-            now = with_later_inputs(now, self.imported, self._run.path)
+            now = with_later_inputs(now, self.imported, self._run)
             check_alike(request, now)
             now = self.origin.check_new(now, components, allow_change=request.allow_change)
             manifest = record_inputs(self._run, now, components.bundle, provable=past.commit is None)
