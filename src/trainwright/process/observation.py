@@ -201,7 +201,7 @@ def observing() -> Iterator[None]:
         if _current is None:
             _current, _users = Observation(), 0
             os.environ.__class__, os.stat = _Recording, _stat
-            threading.Thread.start = _start_thread  # type: ignore[method-assign]
+            threading.Thread.start = _start_thread  # type: ignore[assignment,method-assign]
         _users += 1
     try:
         yield
