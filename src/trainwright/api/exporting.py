@@ -93,7 +93,7 @@ def export(
         return path
     if max_shard_size is not None:
         raise InputError("max_shard_size is for models of PyTorch, in the format safetensors")
-    from trainwright.exporters.certificates.certify import export_certified
+    from trainwright.exporters.certificates.export import export_certified
 
     predictor = load_for(found, "export", model, trust=trust, pinned=True)
     target = path.absolute()

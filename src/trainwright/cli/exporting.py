@@ -112,7 +112,7 @@ def _pairs(words: Sequence[str]) -> dict[str, str]:
 def _show_certificate(made: Path, as_json: bool) -> None:
     """Say what the certificate of an exported model says."""
     from trainwright.api.exporting import formats
-    from trainwright.exporters.certificates.certify import reader_of
+    from trainwright.exporters.certificates.script import reader_of
     from trainwright.records.artifact import certificate_of, read_certificate
 
     known = read_certificate(made)

@@ -27,7 +27,6 @@ from trainwright.types import ATTENTION_MASK, FEATURES, INPUT_IDS, SPLITS, Array
 
 log = logging.getLogger("trainwright")
 
-NAT = np.iinfo(np.int64).min  # a missing time
 _UNSEEN = "\N{SNOWMAN} not a category"
 _TEXTS = {
     "an empty text": "",

@@ -10,7 +10,7 @@ from typing import Any
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.errors import InputError
 from trainwright.exporters.base import Exporter, Input
-from trainwright.exporters.certificates.inputs import raw_inputs_of, tokenizer_json
+from trainwright.exporters.certificates.inputs import inputs_of, tokenizer_json
 from trainwright.exporters.certificates.reader import TOKENIZER, beside
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import name_of_framework
@@ -99,7 +99,7 @@ class OnnxExporter(Exporter):
 
     def inputs(self, predictor: Predictor) -> Sequence[Input]:
         """Return the raw columns; images, tokens or arrays."""
-        inputs = raw_inputs_of(predictor)
+        inputs = inputs_of(predictor)
         is_torch = name_of_framework(predictor.framework) == "torch"
         if not is_torch and [*predictor.info.inputs] != [FEATURES]:
             raise InputError(
