@@ -122,6 +122,11 @@ class Exporter(ABC):
         for name in cls.packages:
             require(name, cls.extra)
 
+    @property
+    def rounds(self) -> bool:
+        """Whether an artifact's numbers are rounded more than float32 rounds them, by intent."""
+        return False
+
     def needs(self) -> Mapping[str, str]:
         """Return what a machine must have to open what `write` makes here, such as CPU instructions."""
         return {}

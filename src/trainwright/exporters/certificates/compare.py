@@ -51,7 +51,7 @@ def samples_of(
         }
         wanted = {name: exporter.expected(predictor, rows) for name, rows in own.items()}
         return samples, wanted, exporter.batches
-    edges = _possible(predictor, edge_rows(predictor, inputs))
+    edges = _possible(predictor, edge_rows(predictor, inputs, within=exporter.rounds))
     began = time.perf_counter()
     expected: dict[str, Mapping[str, Array]] = {"edge": outputs_of(predictor, edges)}
     seconds = (time.perf_counter() - began) / len(edges)
@@ -188,8 +188,8 @@ def differences_of(
                 apart = np.abs(given.astype(np.float64) - own) / np.maximum(1.0, np.abs(own))
                 largest, means = max(largest, float(apart.max(initial=0))), [*means, float(apart.mean())]
             else:
-                same = same | reader.ties(expected["probabilities"][:count], axis, tolerance)
                 equal = float(same.mean()) if equal is None else min(equal, float(same.mean()))
+                same = same | reader.ties(expected["probabilities"][:count], axis, tolerance)
             for i in np.flatnonzero(~same.reshape(count, -1).all(axis=1)).tolist():
                 values = f"{_short(given[i])} instead of {_short(own[i])}"
                 lines.append(f"{names[i]}, in a batch of {size}: {name} {values}")

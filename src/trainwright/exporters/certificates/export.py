@@ -67,9 +67,7 @@ def export_certified(
         exporter.write(predictor, made, {"run": json.dumps(about)})
         script = reader_of(made)
         script.write_text(reader_source(exporter.runtime), encoding="utf-8")
-        certificate = _certified(
-            exporter, predictor, made, inputs, TOLERANCE if tolerance is None else tolerance
-        )
+        certificate = _certified(exporter, predictor, made, inputs, tolerance)
         certificate = certificate.model_copy(
             update={
                 "format": form,
@@ -93,13 +91,14 @@ def export_certified(
 
 
 def _certified(
-    exporter: Exporter, predictor: Predictor, made: Path, inputs: Sequence[Input], tolerance: float
+    exporter: Exporter, predictor: Predictor, made: Path, inputs: Sequence[Input], given: float | None
 ) -> Certificate:
     """Return the certificate of an artifact.
 
     Raises:
         DifferentArtifactError: It predicts something else, or cannot be opened.
     """
+    tolerance = TOLERANCE if given is None else given
     samples, expected, batches = samples_of(exporter, predictor, inputs)
     edges, real = samples["edge"], samples.get("test")
     feeds = {name: sample.feeds(inputs) for name, sample in samples.items()}
@@ -114,9 +113,8 @@ def _certified(
         )
         for name in samples
     }
-    for name, one in differences.items():
-        if one.lines:
-            raise different(exporter, predictor, made, inputs, samples[name], one)
+    if any(one.lines for one in differences.values()):
+        raise different(exporter, predictor, made, samples, differences, given)
     return Certificate(
         artifact=made.name,
         format="",

@@ -138,13 +138,19 @@ def _rows_of_frame(bundle: DataBundle, split: SplitName) -> Sample:
     return Sample(frame, [f"row {i} of the {split} split" for i in range(len(frame))])
 
 
-def edge_rows(predictor: Predictor, inputs: Sequence[Input]) -> Sample:
-    """Return rows that are made up: a usual one, and for each column missing, unseen and extreme values."""
+def edge_rows(predictor: Predictor, inputs: Sequence[Input], *, within: bool = False) -> Sample:
+    """Return rows that are made up: a usual one, and for each column missing, unseen and extreme values.
+
+    Args:
+        predictor: The model of a run.
+        inputs: The inputs of the artifact.
+        within: Leave out numbers and times beyond those of the training rows.
+    """
     preparation = predictor.preparation
     if isinstance(preparation, RawPreparation):
         return _edges_of_frame(inputs)
     if isinstance(preparation, TabularPreparation):
-        return _edges_of_columns(preparation, predictor.stored.data.ranges)
+        return _edges_of_columns(preparation, predictor.stored.data.ranges, within=within)
     if isinstance(preparation, TextPreparation):
         texts = dict(_TEXTS)
         rows: Any = [text.split() for text in texts.values()] if preparation.of_words else [*texts.values()]
@@ -154,7 +160,8 @@ def edge_rows(predictor: Predictor, inputs: Sequence[Input]) -> Sample:
         return Sample([*images.values()], [*images])
     names = ["zeros", "ones", "minus ones", "large", "small"]
     vocabulary = predictor.info.vocab_size or predictor.info.outputs
-    return Sample({one.name: _edges_of_arrays(one, vocabulary) for one in inputs}, names)
+    made = Sample({one.name: _edges_of_arrays(one, vocabulary) for one in inputs}, names)
+    return made.take([i for i, name in enumerate(names) if name != "large"]) if within else made
 
 
 def _edges_of_images(shape: Sequence[int]) -> dict[str, Array]:
@@ -201,11 +208,13 @@ def _edges_of_arrays(one: Input, vocabulary: int) -> Array:
     return np.ascontiguousarray(shaped.astype(one.dtype))
 
 
-def _edges_of_columns(preparation: TabularPreparation, ranges: Mapping[str, Sequence[Any]]) -> Sample:
+def _edges_of_columns(
+    preparation: TabularPreparation, ranges: Mapping[str, Sequence[Any]], *, within: bool
+) -> Sample:
     usual = {column.name: _value(column, column.example) for column in preparation.columns}
     rows, names = [usual], ["a usual row"]
     for column in preparation.columns:
-        for name, value in _edges(column, ranges.get(column.name)):
+        for name, value in _edges(column, ranges.get(column.name), within=within):
             rows.append({**usual, column.name: value})
             names.append(f"{column.name}: {name}")
     if all(column.accepts_missing for column in preparation.columns):
@@ -217,7 +226,7 @@ def _edges_of_columns(preparation: TabularPreparation, ranges: Mapping[str, Sequ
     return Sample(Table(columns, source="the edge rows", is_typed=True), names)
 
 
-def _edges(column: Encoder, span: Sequence[Any] | None) -> Iterator[tuple[str, Any]]:
+def _edges(column: Encoder, span: Sequence[Any] | None, *, within: bool) -> Iterator[tuple[str, Any]]:
     """Yield names and values of one column, apart from its usual value."""
     if column.accepts_missing:
         yield "missing", _missing(column)
@@ -227,13 +236,14 @@ def _edges(column: Encoder, span: Sequence[Any] | None) -> Iterator[tuple[str, A
             yield f"{category!r}", category
         return
     if column.reads == "time":
-        for text in _MOMENTS:
+        for text in [*map(str, span)] if within and span is not None else _MOMENTS:
             yield text, np.datetime64(text, "us")
         return
     low, high = (0.0, 1.0) if span is None else (float(end) for end in span)
     beyond = 10 * (high - low)
     for value in dict.fromkeys([low, high, low - beyond, high + beyond, 0.0, -1.0, 1.0, (low + high) / 2]):
-        yield f"{value:g}", value
+        if not within or low <= value <= high:
+            yield f"{value:g}", value
 
 
 def _value(column: Encoder, cell: str | float) -> Any:
