@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trainwright.datasets.tables.preparation import TabularPreparation
-from trainwright.errors import InputError
+from trainwright.errors import DataError, InputError
 from trainwright.exporters.base import Exporter, Input
 from trainwright.exporters.certificates.inputs import inputs_of, tokenizer_json
 from trainwright.exporters.certificates.reader import TOKENIZER, beside
@@ -100,10 +100,11 @@ class OnnxExporter(Exporter):
         scheme = None if record is None else record.recipe.quantize
         if manifest is not None and scheme is not None and (self.rounds or scheme not in _EXPORTED):
             parent = "PARENT" if manifest.parent is None else manifest.parent.run_id
-            nearest = scheme if scheme in self.choices["quantize"] else "int8-weight-only"
+            nearest = how if self.rounds else scheme
+            nearest = nearest if nearest in self.choices["quantize"] else "int8-weight-only"
             raise InputError(
-                f"run {predictor.run.id} is quantized ({scheme}) for kernels of PyTorch, which ONNX does not "
-                "have; export its parent, quantized for ONNX Runtime:\n"
+                f"run {predictor.run.id} is quantized ({scheme}) for PyTorch's own kernels; for ONNX Runtime "
+                "quantize its parent:\n"
                 f"  trainwright export {parent} model.onnx --option quantize={nearest}"
             )
 
@@ -116,7 +117,12 @@ class OnnxExporter(Exporter):
         from trainwright.exporters.onnx.quantize import calibration_rows, quantized
 
         how = self.options["quantize"]
-        rows = calibration_rows(predictor.load_data()) if how == "int8-static" else []
+        if how != "int8-static":
+            return quantized(made, how, [])
+        try:
+            rows = calibration_rows(predictor.load_data())
+        except (InputError, DataError) as error:
+            raise InputError(f"quantize=int8-static measures ranges on the training rows: {error}") from error
         return quantized(made, how, rows)
 
     def _of_arrays(self, predictor: Predictor, convert: Any) -> Any:
