@@ -251,3 +251,21 @@ def test_compressed_runs_name_what_to_export(mlp: Run, tmp_path: Path, scheme: A
     assert f"is quantized ({scheme}) for PyTorch's own kernels" in str(caught.value)
     assert advice in str(caught.value)
     exported(mlp, tmp_path / "model.onnx", nearest)
+
+
+def test_a_gate_decides(mlp: Run, tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["export", mlp.id, str(tmp_path / "model.onnx"), "--option", "quantize=int8-static"]
+    words += ["--runs-dir", str(folder / "runs"), "--tolerance", "0.3", "--gate"]
+    assert main([*words, "val_f1 >= parent + 0.2"]) == 3
+    error = capsys.readouterr().err
+    assert "the gate is not passed, so nothing was written: val_f1 >= parent + 0.2: not passed (" in error
+    assert [*tmp_path.iterdir()] == []
+    assert main([*words, "val_loss <= parent"]) == 2
+    assert "there is no metric val_loss; there are val_accuracy" in capsys.readouterr().err
+    assert main([*words, "val_f1 >= parent - 0.1 and val_accuracy >= 0.7"]) == 0
+    said = capsys.readouterr().out
+    own = api.evaluate(tmp_path / "model.onnx", data="val.csv")["test_f1"]
+    parent = mlp.metrics["val_f1"]
+    found = re.search(r"gate: val_f1 >= parent - 0.1: passed \((\S+) against (\S+)\); val_accuracy", said)
+    assert found is not None
+    assert [float(one) for one in found.groups()] == pytest.approx([own, parent - 0.1], abs=1e-4)

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from trainwright.config.schema import RunConfig
+from trainwright.evaluation.gates import Gate
 from trainwright.exporters.base import Exporter, Input, class_axis
 from trainwright.exporters.certificates import reader
 from trainwright.exporters.certificates.compare import TOLERANCE, differences_of, measured, samples_of
 from trainwright.exporters.certificates.diagnosis import different
 from trainwright.exporters.certificates.files import files_of, parts_of
+from trainwright.exporters.certificates.gated import judged
 from trainwright.exporters.certificates.samples import Sample
 from trainwright.exporters.certificates.script import reader_of, reader_source
 from trainwright.exporters.certificates.units import unit_of, warn_of_unit
@@ -42,6 +44,7 @@ def export_certified(
     tolerance: float | None = None,
     licence: str | None = None,
     options: Mapping[str, str] | None = None,
+    gate: Gate | None = None,
 ) -> Certificate:
     """Write an artifact with its certificate and reader, if it predicts what the run predicts.
 
@@ -52,10 +55,12 @@ def export_certified(
         tolerance: The largest difference of an output, beside its size where that is above 1; default: 1e-5.
         licence: The terms of use, for the certificate.
         options: Of the exporter; see its `choices`.
+        gate: What the artifact has to pass on the validation rows; see `certificates.gated`.
 
     Raises:
         InputError: The format cannot hold this model, or the path cannot be written.
         DifferentArtifactError: The artifact predicts something else; it does not appear.
+        GateError: It does not pass the gate; it does not appear.
     """
     exporter: Exporter = adapter("exporter", form)(options)
     exporter.check_framework(form, name_of_framework(predictor.framework))
@@ -80,6 +85,9 @@ def export_certified(
                 "needs": exporter.needs(),
             }
         )
+        if gate is not None:
+            said = judged(gate, predictor, made, certificate)
+            certificate = certificate.model_copy(update={"compared": {**certificate.compared, "gate": said}})
         if exporter.model_alone:
             made, certificate = _alone(predictor, made, certificate)
         text = json.dumps(certificate.to_json(), indent=1, ensure_ascii=False)

@@ -105,7 +105,11 @@ def own_data(predictor: Predictor) -> DataBundle | None:
 
 
 def real_rows(
-    bundle: DataBundle, predictor: Predictor, inputs: Sequence[Input], most: int = 1000
+    bundle: DataBundle,
+    predictor: Predictor,
+    inputs: Sequence[Input],
+    most: int = 1000,
+    split: SplitName | None = None,
 ) -> Sample | None:
     """Return rows of the test split, else of the validation or training split; None: they are not kept.
 
@@ -114,26 +118,28 @@ def real_rows(
         predictor: The model of a run.
         inputs: The inputs of the artifact.
         most: The number of rows, at most.
+        split: Another split.
     """
-    split = next(name for name in reversed(SPLITS) if name in bundle.splits)
+    last: SplitName = next(name for name in reversed(SPLITS) if name in bundle.splits)
+    chosen = last if split is None else split
     if isinstance(predictor.preparation, RawPreparation):
-        return _rows_of_frame(bundle, split)
-    kept = bundle.examples.get(split)
+        return _rows_of_frame(bundle, chosen, 100 if split is None else most)
+    kept = bundle.examples.get(chosen)
     if predictor.preparation is not None and kept is None:
         return None
-    count = min(len(bundle.splits[split] if kept is None else kept), most)
+    count = min(len(bundle.splits[chosen] if kept is None else kept), most)
     ids = np.arange(count, dtype=np.int64)
     if kept is None:
-        batch = bundle.splits[split].take(ids)
+        batch = bundle.splits[chosen].take(ids)
         rows: Any = {one.name: batch[one.name] for one in inputs}
     else:
         rows = kept.take(ids) if hasattr(kept, "take") else kept[:count]
-    return Sample(rows, [f"row {i} of the {split} split" for i in range(count)], tokenizer_json(predictor))
+    return Sample(rows, [f"row {i} of the {chosen} split" for i in range(count)], tokenizer_json(predictor))
 
 
-def _rows_of_frame(bundle: DataBundle, split: SplitName) -> Sample:
+def _rows_of_frame(bundle: DataBundle, split: SplitName, most: int) -> Sample:
     """Return the first rows of a split as a data frame, which a pipeline gets."""
-    rows = bundle.splits[split].take(np.arange(min(len(bundle.splits[split]), 100), dtype=np.int64))
+    rows = bundle.splits[split].take(np.arange(min(len(bundle.splits[split]), most), dtype=np.int64))
     frame = rows[FEATURES]
     return Sample(frame, [f"row {i} of the {split} split" for i in range(len(frame))])
 
