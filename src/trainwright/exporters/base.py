@@ -124,7 +124,7 @@ class Exporter(ABC):
 
     @property
     def rounds(self) -> bool:
-        """Whether an artifact's numbers are rounded more than float32 rounds them, by intent."""
+        """Return whether what is written is rounded on purpose, so that outputs differ by more than 1e-5."""
         return False
 
     def needs(self) -> Mapping[str, str]:

@@ -52,7 +52,7 @@ class OnnxExporter(Exporter):
 
     @property
     def rounds(self) -> bool:
-        """Whether the weights are rounded."""
+        """Return whether the weights are rounded."""
         return self.options["quantize"] != "none"
 
     def write(self, predictor: Predictor, path: Path, metadata: Mapping[str, str]) -> None:
