@@ -19,7 +19,7 @@ from PIL import Image
 import trainwright
 from trainwright import api
 from trainwright.errors import DifferentArtifactError
-from trainwright.exporters.certificates.certify import read_certificate
+from trainwright.records.artifact import read_certificate
 from trainwright.runs.run import Run
 
 onnx = pytest.importorskip("onnx")

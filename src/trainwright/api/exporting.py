@@ -34,6 +34,7 @@ def export(
     tolerance: float | None = None,
     licence: str | None = None,
     options: Mapping[str, str] | None = None,
+    gate: str | None = None,
     runs_dir: Path | str | None = None,
     model: Any = None,
     trust: bool = False,
@@ -53,6 +54,8 @@ def export(
         tolerance: The largest difference of an output, beside its size where that is above 1; default: 1e-5.
         licence: The terms of use, for the certificate.
         options: Of the format, as docs/export.md lists them: `{"method": "script"}`.
+        gate: What the exported model has to pass on the run's validation rows, such as
+            `val_f1 >= parent - 0.005`; `parent` is the run.
         runs_dir: The folder of the runs.
         model: The model object, if `train` was given one.
         trust: As in `load`.
@@ -66,6 +69,7 @@ def export(
             path cannot be written.
         CheckpointError: A file that predictions depend on is damaged.
         DifferentArtifactError: The exported model predicts something else than the run; it is not written.
+        GateError: The exported model does not pass the gate; it is not written.
     """
     if tolerance is not None and not 0 <= tolerance <= 1:
         raise InputError(f"a tolerance of {tolerance:g} given; it is from 0 to 1")
@@ -78,10 +82,9 @@ def export(
     chosen = choose(path, form, framework_of_run(found))
     exporter: type[Exporter] = adapter("exporter", chosen)
     if issubclass(exporter, WeightsExporter):
-        if tolerance is not None:
-            raise InputError(
-                f"tolerance is for formats that predict; {chosen} holds weights, which are exact"
-            )
+        if tolerance is not None or gate is not None:
+            word = "tolerance" if gate is None else "gate"
+            raise InputError(f"{word} is for formats that predict; {chosen} holds weights, which are exact")
         exporter(options)  # which refuses unknown ones
         if (manifest := found.manifest()) is not None and manifest.compression is not None:
             raise InputError(
@@ -93,11 +96,13 @@ def export(
         return path
     if max_shard_size is not None:
         raise InputError("max_shard_size is for models of PyTorch, in the format safetensors")
-    from trainwright.exporters.certificates.certify import export_certified
+    from trainwright.evaluation.gates import Gate
+    from trainwright.exporters.certificates.export import export_certified
 
+    asked = None if gate is None else Gate.parse(gate)
     predictor = load_for(found, "export", model, trust=trust, pinned=True)
     target = path.absolute()
-    how: dict[str, Any] = {"tolerance": tolerance, "licence": licence, "options": options}
+    how: dict[str, Any] = {"tolerance": tolerance, "licence": licence, "options": options, "gate": asked}
     with working_for(found, working_directory(found), trust=trust):  # where its data are read
         made = export_certified(predictor, target, chosen, **how)
     _record(found, path, made)

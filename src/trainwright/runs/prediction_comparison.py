@@ -11,7 +11,7 @@ import numpy as np
 
 from trainwright.errors import InputError
 from trainwright.evaluation.metrics import LOSS, evaluate_predictions, wanted_metrics
-from trainwright.exporters.certificates.inputs import raw_inputs_of
+from trainwright.exporters.certificates.inputs import inputs_of
 from trainwright.exporters.certificates.reader import latency
 from trainwright.exporters.certificates.samples import real_rows
 from trainwright.inference.bad_rows import count_of, take
@@ -107,7 +107,7 @@ def compare_on_split(models: Sequence[Predictor], owner: Predictor, within: With
     _check(models)
     with within(owner):
         bundle = owner.load_data()
-    sample = real_rows(bundle, owner, raw_inputs_of(owner))
+    sample = real_rows(bundle, owner, inputs_of(owner))
     if sample is None:
         raise InputError(
             f"run {owner.run.id} has no raw rows to compare on: give a file of rows, --data FILE"

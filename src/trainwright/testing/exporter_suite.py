@@ -177,7 +177,7 @@ class ExporterSuite:
             api.verify_certificate(path, trust=True)
         if not self.finds_damage:
             return
-        from trainwright.exporters.certificates.certify import files_of
+        from trainwright.exporters.certificates.files import files_of
 
         known = json.loads(certificate_of(path).read_text())
         certificate_of(path).write_text(json.dumps({**known, "files": files_of(path)}))
