@@ -16,7 +16,7 @@ _SHOWN = 3  # formats that take the place of another
 
 
 class _Other(NamedTuple):
-    """What there is to say of a format of other tools, and the formats of ours that serve instead."""
+    """A format of other tools: what to say of it, and the formats of ours that serve instead."""
 
     said: str
     forms: Sequence[str]
