@@ -65,7 +65,7 @@ class _FromPretrained(Exporter):
         ]
 
     def own_rows(self, predictor: Predictor) -> Mapping[str, Mapping[str, Array]]:
-        """Return tokens that are made up, and those of the test split."""
+        """Return synthetic tokens, and those of the test split."""
         vocabulary = int(getattr(_base(predictor.native).config, "vocab_size", 2))
         inputs = self.inputs(predictor)
         edges = {one.name: _edges(one, vocabulary) for one in inputs}
@@ -166,7 +166,7 @@ def _base(module: Any) -> Any:
 
 
 def _edges(one: Input, vocabulary: int) -> Array:
-    """Return made-up values of an input, (8, ...)."""
+    """Return synthetic values of an input, (8, ...)."""
     draws, shape = np.random.default_rng(0), (8, *one.shape)
     found: Array
     if one.name == INPUT_IDS:
