@@ -77,7 +77,7 @@ class _FromPretrained(Exporter):
         return {"edge": edges, "test": {one.name: batch[one.name] for one in inputs}}
 
     def expected(self, predictor: Predictor, rows: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the logits, (rows, classes), of texts with several those of the last token."""
+        """Return the logits, (rows, classes); of language models those of the last token."""
         torch, module = importlib.import_module("torch"), predictor.native
         with torch.no_grad():
             found = [
