@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from trainwright.exporters.calls import calling
 from trainwright.exporters.certificates.columns import About, open_prepared
 from trainwright.exporters.certificates.reader import Arrays, Model, main
 
@@ -24,7 +24,14 @@ def open_model(folder: Path, about: About) -> Callable[[Arrays], Any]:
         RuntimeError: The model was compiled for another machine.
     """
     check(about["needs"])
-    return calling(torch._inductor.aoti_load_package(str(folder / "model.pt2")))
+    module = torch._inductor.aoti_load_package(str(folder / "model.pt2"))
+
+    def predict(feeds: Arrays) -> Any:
+        given = [torch.from_numpy(np.ascontiguousarray(one)) for one in feeds.values()]
+        with torch.no_grad():
+            return module(*given).numpy()
+
+    return predict
 
 
 def check(needs: About) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainwright.exporters.calls import calling
 from trainwright.exporters.certificates.columns import About, open_prepared
 from trainwright.exporters.certificates.reader import Arrays, column
 
@@ -69,4 +68,11 @@ def cell(about: Mapping[str, Any], value: Any) -> Any:
 
 def open_model(folder: Path, about: About) -> Callable[[Arrays], Any]:  # noqa: ARG001
     """Return a function from arrays (rows, ...) by name to outputs (rows, ...)."""
-    return calling(torch.jit.load(str(folder / "model.pt")))
+    module = torch.jit.load(str(folder / "model.pt"))
+
+    def predict(feeds: Arrays) -> Any:
+        given = [torch.from_numpy(np.ascontiguousarray(one)) for one in feeds.values()]
+        with torch.no_grad():
+            return module(*given).numpy()
+
+    return predict

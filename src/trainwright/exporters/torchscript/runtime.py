@@ -9,16 +9,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from trainwright.exporters.calls import calling
 from trainwright.exporters.certificates.columns import About, open_prepared
 from trainwright.exporters.certificates.reader import Arrays, Model, main
 
 
 def open_model(folder: Path, about: About) -> Callable[[Arrays], Any]:  # noqa: ARG001
     """Return a function from arrays (rows, ...) by name to outputs (rows, ...)."""
-    return calling(torch.jit.load(str(folder / "model.pt")))
+    module = torch.jit.load(str(folder / "model.pt"))
+
+    def predict(feeds: Arrays) -> Any:
+        given = [torch.from_numpy(np.ascontiguousarray(one)) for one in feeds.values()]
+        with torch.no_grad():
+            return module(*given).numpy()
+
+    return predict
 
 
 def open_artifact(path: Path) -> Model:
