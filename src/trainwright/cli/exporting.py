@@ -17,7 +17,7 @@ class _Export(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write a line for each format; they are imported for it."""
-        from trainwright.api.exporting import formats
+        from trainwright.api.formats import formats
 
         lines = [
             (name, f"{cls.summary}; legacy: use {cls.successor}" if cls.successor else cls.summary)
@@ -118,7 +118,7 @@ def _pairs(words: Sequence[str]) -> dict[str, str]:
 
 def _show_certificate(made: Path, as_json: bool) -> None:
     """Say what the certificate of an exported model says."""
-    from trainwright.api.exporting import formats
+    from trainwright.api.formats import formats
     from trainwright.exporters.certificates.script import reader_of
     from trainwright.records.artifact import certificate_of, read_certificate
 

@@ -155,7 +155,7 @@ class Exporter(ABC):
     def own_rows(self, predictor: Predictor) -> Mapping[str, Mapping[str, Array]]:  # noqa: ARG002
         """Return inputs to compare an artifact on, by the name of a sample, of which one is `edge`.
 
-        Empty, as here: rows that are made up, and rows of the test split.
+        Empty, as here: synthetic rows, and rows of the test split.
         """
         return {}
 

@@ -31,7 +31,7 @@ class Certificate(Record):
         latency_seconds: The median time of a call, by the number of rows.
         data: The description of the data, as a run keeps it: how rows are read, and what outputs mean.
         config: The config of the run without trackers and secrets, for its metrics and the options of files.
-        edge_rows: Rows that were made up: their names, inputs and outputs.
+        edge_rows: Synthetic rows: their names, inputs and outputs.
         test_rows: Keys of real rows, and the outputs for them; the rows themselves are not kept.
     """
 

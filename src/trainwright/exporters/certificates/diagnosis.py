@@ -1,4 +1,4 @@
-"""Say where an artifact that predicts something else than its run begins to differ."""
+"""Say where an artifact that does not predict what its run predicts begins to differ."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def different(
     differences: Mapping[str, Differences],
     tolerance: float | None,
 ) -> DifferentArtifactError:
-    """Return the error about an artifact that predicts something else.
+    """Return the error about an artifact that does not predict what its run predicts.
 
     Args:
         exporter: The exporter.
@@ -42,7 +42,7 @@ def different(
     """
     name, found = next((name, one) for name, one in differences.items() if one.lines)
     lines = found.lines
-    text = f"the exported model predicts something else than run {predictor.run.id}; nothing was written"
+    text = f"the exported model does not predict what run {predictor.run.id} predicts; nothing was written"
     shown = [f"  {line}" for line in lines[:_SHOWN]]
     if more := len(lines) - len(shown):
         shown[-1] += f" (and {more} more)"

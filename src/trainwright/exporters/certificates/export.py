@@ -59,7 +59,7 @@ def export_certified(
 
     Raises:
         InputError: The format cannot hold this model, or the path cannot be written.
-        DifferentArtifactError: The artifact predicts something else; it does not appear.
+        DifferentArtifactError: The artifact does not predict what the run predicts; it does not appear.
         GateError: It does not pass the gate; it does not appear.
     """
     exporter: Exporter = adapter("exporter", form)(options)
@@ -104,7 +104,7 @@ def _certified(
     """Return the certificate of an artifact.
 
     Raises:
-        DifferentArtifactError: It predicts something else, or cannot be opened.
+        DifferentArtifactError: It does not predict what the run predicts, or cannot be opened.
     """
     tolerance = TOLERANCE if given is None else given
     samples, expected, batches = samples_of(exporter, predictor, inputs)

@@ -98,7 +98,7 @@ def own_data(predictor: Predictor) -> DataBundle | None:
     except (InputError, DataError) as error:
         reason = str(error).partition("\n")[0].partition("; ")[0]
         log.warning(
-            "the exported model is compared on made-up rows alone, as the run's data are not there: %s",
+            "the exported model is compared on synthetic rows alone, as the run's data are not there: %s",
             reason,
         )
         return None
@@ -145,7 +145,7 @@ def _rows_of_frame(bundle: DataBundle, split: SplitName, most: int) -> Sample:
 
 
 def edge_rows(predictor: Predictor, inputs: Sequence[Input], *, within: bool = False) -> Sample:
-    """Return rows that are made up: a usual one, and for each column missing, unseen and extreme values.
+    """Return synthetic rows: a usual one, and for each column missing, unseen and extreme values.
 
     Args:
         predictor: The model of a run.
@@ -188,7 +188,7 @@ def _edges_of_images(shape: Sequence[int]) -> dict[str, Array]:
 
 
 def _edges_of_frame(inputs: Sequence[Input]) -> Sample:
-    """Return rows of a data frame that are made up, for a pipeline that prepares its columns itself."""
+    """Return synthetic rows of a data frame, for a pipeline that prepares its columns itself."""
     import pandas as pd
 
     values: Mapping[str, Sequence[Any]] = {
