@@ -50,13 +50,14 @@ def different(
         step = _first_step(exporter, predictor, made, samples[name], tolerance)
     except (TrainwrightError, ValueError, RuntimeError) as error:
         step = f"cannot be told: {error}"
-    if exporter.rounds and step == "the model" and tolerance is None:
+    largest = max(one.largest for one in differences.values())
+    if exporter.rounds and step == "the model" and tolerance is None and largest > 0:
         return _beyond(exporter, predictor, differences)
     recipe = manifest.compression if (manifest := predictor.run.manifest()) else None
     precision = (recipe and recipe.recipe.quantize) or predictor.config.training.precision
     if exporter.rounds:
-        largest = max(one.largest for one in differences.values())
-        shown[-1] = f"  the largest difference is {largest:.3g}, and the tolerance {tolerance or TOLERANCE:g}"
+        allowed = TOLERANCE if tolerance is None else tolerance
+        shown[-1] = f"  the largest difference is {largest:.3g}, and the tolerance {allowed:g}"
     elif precision in ("bf16", "fp16"):
         shown[-1] = f"  the run predicts in {precision}, the artifact in float32: give --tolerance 0.02, say"
     return DifferentArtifactError("\n".join([f"{text}; the first step that differs: {step}", *shown]))
