@@ -6,10 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.dummy import DummyClassifier, DummyRegressor
-from sklearn.ensemble._bagging import BaseBagging
-from sklearn.ensemble._forest import BaseForest
-from sklearn.tree import BaseDecisionTree
 
 from trainwright.exporters.base import names_classes
 from trainwright.exporters.trees import AT_MOST, MEMBER, Branch, Ensemble, Leaf, Tree
@@ -45,7 +41,10 @@ def fitted(estimator: Any, values: Array | None = None, columns: Array | None = 
 
 def averaged(estimator: Any) -> list[Fitted] | None:
     """Return the trees whose mean an estimator predicts; None if it is no tree, forest or bag of trees."""
-    if isinstance(estimator, BaseDecisionTree):
+    from sklearn.ensemble._bagging import BaseBagging
+    from sklearn.ensemble._forest import BaseForest
+
+    if are_trees([estimator]):
         return [fitted(estimator)]
     if isinstance(estimator, BaseForest):
         return [fitted(one) for one in estimator.estimators_]
@@ -63,6 +62,8 @@ def averaged(estimator: Any) -> list[Fitted] | None:
 
 def are_trees(estimators: Sequence[Any]) -> bool:
     """Return whether estimators are decision trees."""
+    from sklearn.tree import BaseDecisionTree
+
     return all(isinstance(one, BaseDecisionTree) for one in estimators)
 
 
@@ -80,6 +81,8 @@ def values_of(estimator: Any) -> Array:
 
 def gradient_boosted(estimator: Any, info: DataInfo) -> Ensemble | None:
     """Return the trees of gradient boosting, whose sums begin with a constant; None: with an estimator."""
+    from sklearn.dummy import DummyClassifier, DummyRegressor
+
     if not (estimator.init_ == "zero" or isinstance(estimator.init_, DummyClassifier | DummyRegressor)):
         return None
     start = np.ravel(estimator._raw_predict_init(np.zeros((1, estimator.n_features_in_), np.float32)))
