@@ -187,7 +187,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "hdfs": BuiltIn("trainwright.stores.hdfs:HdfsStore", "hdfs"),
         "s3": BuiltIn("trainwright.stores.s3:S3Store", "s3"),
     },
-    "version": {"embedded": BuiltIn("trainwright.versions.embedded:EmbeddedVersion")},
+    "version": {
+        "dvc": BuiltIn("trainwright.versions.dvc:DvcVersion", "dvc"),
+        "embedded": BuiltIn("trainwright.versions.embedded:EmbeddedVersion"),
+    },
 }
 _replaced: dict[tuple[Kind, str], Any] = {}
 

@@ -45,7 +45,7 @@ def pin_data(root: Node, problems: Problems, notes: list[str], adapters: Adapter
                 continue
             _pin(data, key, {"path": node}, "embedded", (problems, notes, adapters))
     dvc = mapping(data.get("dvc"))
-    if "path" in dvc:
+    if "path" in dvc and {*dvc} <= {"repo", "path", "rev", "remote"}:
         rev = dvc.get("rev")
         if rev is None or "type" not in data or not _COMMIT.fullmatch(str(rev.value)):
             _pin(data, "data.dvc", dvc, "dvc", (problems, notes, adapters))
