@@ -14,7 +14,7 @@ from trainwright.config.versions import NAME, REFERENCE
 from trainwright.errors import InputError
 from trainwright.records.listing import runs_folder
 from trainwright.runs.data.leases import holders
-from trainwright.storage.urls import check_store, store_url
+from trainwright.storage.urls import store_url
 from trainwright.versions.embedded import EmbeddedVersion
 from trainwright.versions.embedded.history import Entry, History
 from trainwright.versions.embedded.sweep import sweeping, unneeded
@@ -70,7 +70,6 @@ def data_add(
             f"{tag!r} is no tag: take letters, digits, '.', _ and -, but not v1, v2 ... or latest"
         )
     versions = _versions(runs_dir)
-    check_store(versions.store, versions.url)
     entry, is_new = versions.add(path, name, message)
     if tag is not None:
         versions.histories.write(name, lambda history: _tag(history, tag, entry.number))

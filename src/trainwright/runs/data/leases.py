@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainwright.errors import CheckpointError
@@ -32,3 +32,9 @@ def _held(run: RunDir, kind: str) -> Iterator[str]:
             yield from (pin.revision for pin in pins if pin.kind == kind)
         elif kind == "embedded":
             yield from read_config(run, checked=False).versions().values()
+
+
+def released(chosen: Sequence[RunDir], runs_dir: Path) -> list[str]:
+    """Return the versions that no run holds any more once some runs are deleted."""
+    gone = {run.id for run in chosen}
+    return [one for one, runs in holders(runs_dir).items() if runs and gone.issuperset(runs)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from trainwright import plugins
 from trainwright.config.schema import DataConfig
@@ -56,12 +57,21 @@ def fetched(kind: str, reference: Reference, where: str) -> tuple[Pin, str]:
     return pin, str(data_cache().tree(identity, str(pin), size, lambda new: versions.materialise(pin, new)))
 
 
-def local_path(path: Path | str, runs_dir: Path | str | None = None) -> Path | str:
-    """Return a path of data that a command was given: the files of the version, if it names one.
+def local_path(path: Any, runs_dir: Path) -> Any:
+    """Return data that a command was given: the path of the files of a version, if they name one.
 
     Raises:
         InputError: The version is not there, was deleted, or is damaged.
     """
     if not (isinstance(path, str) and is_reference(path)):
         return path
-    return fetched("embedded", {"path": path}, store_url(runs_folder(runs_dir)))[1]
+    return fetched("embedded", {"path": path}, store_url(runs_dir))[1]
+
+
+def trained_on(pins: Mapping[str, Pin], path: str, runs_dir: Path) -> bool:
+    """Return whether a path names the version that a run was trained on."""
+    trained = [pins[key].identity for key in ("data.path", "data.train_path") if key in pins]
+    if not trained or not is_reference(path):
+        return False
+    version: Version = plugins.adapter("version", "embedded")(store_url(runs_dir))
+    return version.resolve({"path": path}).identity in trained

@@ -53,7 +53,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 def _verify(file: Path, name: str, info: dict[str, Any]) -> None:
     """Compare a file with the hash that DVC has of it; a file that Git has is none of DVC's."""
     from dvc_data.hashfile.hash import file_md5
-    from dvc_objects.fs import LocalFileSystem
+    from dvc_objects.fs.local import LocalFileSystem
 
     if (md5 := info.get("md5")) is None:
         return
@@ -94,7 +94,7 @@ def main() -> None:
         said = answer(json.load(sys.stdin))
     except Exception as error:  # the caller prints it in one line
         said = {"error": _in_a_line(error)}
-    print(json.dumps(said))
+    sys.stdout.write(f"{json.dumps(said)}\n")
 
 
 if __name__ == "__main__":

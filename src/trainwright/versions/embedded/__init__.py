@@ -12,7 +12,7 @@ from trainwright.config.file_types import ending_of
 from trainwright.config.versions import REFERENCE
 from trainwright.errors import CheckpointError, DataError
 from trainwright.records.pins import Pin
-from trainwright.storage.urls import open_store
+from trainwright.storage.urls import check_store, open_store
 from trainwright.stores.base import Store
 from trainwright.versions.base import Description, Reference
 from trainwright.versions.embedded.add import store_files
@@ -113,6 +113,7 @@ class EmbeddedVersion:
         """
         files = sources(path, _endings(path))
         with adding(self.store):
+            check_store(self.store, self.url)
             known = KnownFiles(path)
             added = store_files(files, Pieces(self.store), known)
             known.save()

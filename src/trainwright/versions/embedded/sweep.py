@@ -17,6 +17,7 @@ from trainwright.stores.base import Store
 from trainwright.versions.embedded.history import Histories
 from trainwright.versions.embedded.pieces import CHUNKS, INDEX, PACKS, TREES, Pieces, chunk_key
 
+_PROBES = "probe/"  # of `check_store`, in a process that died
 _ADDING, _SWEEPING = "busy/add-", "busy/gc-"
 _ABANDONED_SECONDS = 86400.0  # after which a process of another machine counts as dead
 
@@ -107,5 +108,5 @@ def unneeded(store: Store, histories: Histories, without: Collection[str] = ()) 
                     f"it needs: delete it first (trainwright data delete {history.name}@v{entry.number})"
                 ) from error
             needed |= {chunk_key(sha256) for one in files if not one.is_small for sha256 in one.pieces}
-    found = (key for prefix in (TREES, CHUNKS, PACKS, INDEX) for key in store.list(prefix))
+    found = (key for prefix in (TREES, CHUNKS, PACKS, INDEX, _PROBES) for key in store.list(prefix))
     return [key for key in found if key not in needed]
