@@ -53,6 +53,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+TABLE = "a,b,target\n" + "".join(f"{i % 17},{i % 5},{i % 2}\n" for i in range(120))
+
+
 def add(path: Path | str, **options: str) -> str:
     return str(trainwright.data_add(path, **options)["version"])
 
@@ -231,3 +234,42 @@ def test_an_unchanged_file_is_not_read_again(here: Path, monkeypatch: pytest.Mon
     shutil.rmtree("runs")
     assert add("many") == "many@v1"
     assert read(trainwright.data_get("many@v1", "out")) == read(Path("many"))
+
+
+def test_a_version_that_is_damaged_is_mended_by_adding_it_again(here: Path) -> None:
+    Path("rows").mkdir()
+    files = {"large.bin": random.Random(3).randbytes(PIECE_BYTES + 7), "small.txt": b"small"}
+    add(written(Path("rows"), files))
+    chunk, pack = max(objects("chunks"), key=lambda path: path.stat().st_size), objects("packs")[0]
+    for path in (chunk, pack):
+        path.write_bytes(b"?" + path.read_bytes()[1:])
+        with pytest.raises(DataError, match="is damaged"):
+            trainwright.data_get("rows@v1", "out")
+        path.unlink()
+        again = trainwright.data_add("rows")
+        assert (again["version"], again["new"]) == ("rows@v1", False)
+        assert read(trainwright.data_get("rows@v1", "out")) == files
+        shutil.rmtree("out")
+
+
+def test_versions_are_kept_in_a_store_of_objects(
+    here: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINWRIGHT_RUNS", f"{bucket}/runs")
+    Path("rows").mkdir()
+    files = {"large.bin": random.Random(4).randbytes(PIECE_BYTES + 7), "table.csv": TABLE.encode()}
+    add(written(Path("rows"), files))
+    assert not trainwright.data_add("rows")["new"]
+    assert read(trainwright.data_get("rows@latest", "out")) == files
+    Path("churn.csv").write_text(TABLE)
+    add("churn.csv")
+    run = trainwright.train({"data": "churn@latest", "model": "logistic_regression"}, quiet=True)
+    assert run.manifest["data"]["pins"]["data.path"]["source"] == f"{bucket}/runs"
+    assert trainwright.data_show("churn@v1")["runs"] == [run.id]
+    Path("churn.csv").write_text(TABLE.replace("1", "2"))
+    add("churn.csv")
+    shutil.rmtree("cache")
+    assert trainwright.reproduce(f"{bucket}/runs/run/{run.id}").verdict == "identical"
+    trainwright.data_delete("rows@v1")
+    assert trainwright.data_gc().objects == 3  # a list and two chunks; churn@v1 needs the pack
+    assert [one.id for one in trainwright.list_runs()][-1] == run.id
