@@ -25,7 +25,7 @@ def data() -> None:
 
 
 @data.command()
-@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@click.argument("path", type=click.Path(path_type=Path))
 @click.option("--name", metavar="NAME", help="The data set.  [default: the name of PATH without its ending]")
 @click.option("--tag", metavar="TAG", help="Another name for the version, which a later one may get.")
 @click.option("-m", "--message", default="", metavar="TEXT", help="What is said of the version.")
