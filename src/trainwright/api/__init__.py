@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from trainwright.api.certificates import verify_certificate
     from trainwright.api.compressing import compress
     from trainwright.api.configs import check, init, schema
-    from trainwright.api.differences import why
+    from trainwright.api.differences import data_diff, why
     from trainwright.api.exporting import export
     from trainwright.api.forking import fork
     from trainwright.api.housekeeping import clean, delete, get, list_runs, summaries, sync
@@ -40,6 +40,7 @@ __all__ = [
     "compress",
     "create",
     "cross_validate",
+    "data_diff",
     "delete",
     "evaluate",
     "explain",
@@ -77,7 +78,7 @@ _VERBS = {
     "certificates": ("verify_certificate",),
     "compressing": ("compress",),
     "configs": ("check", "init", "schema"),
-    "differences": ("why",),
+    "differences": ("data_diff", "why"),
     "exporting": ("export",),
     "forking": ("fork",),
     "housekeeping": ("clean", "delete", "get", "list_runs", "summaries", "sync"),

@@ -1,4 +1,4 @@
-"""Cells in one form, in which equal values are equal whatever the type of their column, and hashes of them."""
+"""Cells in one form, equal where their values are, whatever the type of their column; and their hashes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from trainwright.datasets.tables.table import Kind, kind_of
 from trainwright.require import require
 from trainwright.types import Array
 
-MISSING, NUMBER, WHOLE, TIME, FINE_TIME, TEXT = range(6)  # what a cell holds; WHOLE: beyond float64's integers
+MISSING, NUMBER, WHOLE, TIME, FINE_TIME, TEXT = range(
+    6
+)  # what a cell holds; WHOLE: beyond float64's integers
 _EXACT = 2**53  # whole numbers up to here are the same as float64
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -41,7 +43,9 @@ class Cells:
     def _strings(self) -> Array | None:
         if self.codes is None or self.texts is None:
             return None
-        strings: Array = np.append(self.texts, None)[self.codes]
+        texts = np.empty(len(self.texts) + 1, dtype=object)  # the last one, of no text, is None
+        texts[:-1] = self.texts
+        strings: Array = texts[self.codes]
         return strings
 
 
@@ -160,4 +164,3 @@ def mixed(words: Array) -> Array:
     words *= np.uint64(0x94D049BB133111EB)
     words ^= words >> np.uint64(31)
     return words
-

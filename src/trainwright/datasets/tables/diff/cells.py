@@ -11,7 +11,7 @@ import numpy as np
 from trainwright.datasets.tables.diff.canonical import canonical
 from trainwright.datasets.tables.diff.matching import Matching
 from trainwright.datasets.tables.diff.result import CellChange, RowPlace
-from trainwright.datasets.tables.table import kind_of, missing
+from trainwright.datasets.tables.table import Table, kind_of, missing
 from trainwright.redact import HIDDEN, is_secret, redacted_value
 from trainwright.types import Array, Ids
 
@@ -40,30 +40,28 @@ class ChangedCells:
 
 
 class _Reader:
-    """Rows of a table at given positions; what lies behind the last ones is read on, all else from the start."""
+    """Rows of a table at given positions: those behind the last ones are read on, others from the start."""
 
     def __init__(self, side: Side, columns: Sequence[str]) -> None:
         self._side, self._columns = side, columns
-        self._start, self._chunk = 0, None
-        self._chunks: Iterator[Any] = iter(())
-        self._begun = False
+        self._chunks: Iterator[Table] = iter(())
+        self._start, self._chunk = 0, Table({})
 
     def at(self, positions: Ids) -> Columns:
         """Return the columns of the rows at positions, (rows,), which ascend."""
         parts: dict[str, list[Array]] = {name: [] for name in self._columns}
+        if not len(self._chunk) or (len(positions) and positions[0] < self._start):
+            self._chunks = self._side.tables(self._columns)
+            self._start, self._chunk = 0, next(self._chunks)
         done = 0
-        if not self._begun or (len(positions) and positions[0] < self._start):
-            self._chunks, self._start, self._chunk, self._begun = self._side.tables(self._columns), 0, None, True
         while done < len(positions):
-            if self._chunk is None:
-                self._chunk = next(self._chunks)
             stop = int(np.searchsorted(positions, self._start + len(self._chunk)))
             for name in self._columns if stop > done else ():
                 parts[name].append(self._chunk.columns[name][positions[done:stop] - self._start])
+            if stop < len(positions):
+                self._start, self._chunk = self._start + len(self._chunk), next(self._chunks)
             done = stop
-            if done < len(positions):
-                self._start, self._chunk = self._start + len(self._chunk), None
-        return {name: np.concatenate(some) if some else np.empty(0) for name, some in parts.items()}
+        return {name: np.concatenate(some) for name, some in parts.items() if some}
 
 
 def changed_cells(
@@ -88,8 +86,10 @@ def changed_cells(
     """
     one, two = matching.first, matching.second
     if key:
-        differ = np.flatnonzero((rows[0][:, one] != rows[1][:, two]).any(axis=0))
-        pairs = one[differ], two[differ]
+        other = np.zeros(len(one), dtype=bool)
+        for lane in range(2):  # one by one, in half of the memory
+            other |= rows[0][lane, one] != rows[1][lane, two]
+        pairs = one[other], two[other]
     else:
         pairs = matching.suspects
     found = ChangedCells(two)
@@ -104,7 +104,7 @@ def changed_cells(
         differs = _differences(before, after, (first, second))
         changed = differs.any(axis=0)
         if not key:
-            changed &= 2 * differs.sum(axis=0) <= len(differs)
+            changed = changed & (2 * differs.sum(axis=0) <= len(differs))
             accepted.append(start + np.flatnonzero(changed))
         found.rows += int(changed.sum())
         for name, column in zip(common, differs, strict=True):

@@ -95,7 +95,9 @@ def table_diff(
     for side in (first, second):
         for name in key:
             if name not in side.columns:
-                raise InputError(f"{side.name}: key: there is no column {name!r}; {nearest(name, side.columns)}")
+                raise InputError(
+                    f"{side.name}: key: there is no column {name!r}; {nearest(name, side.columns)}"
+                )
     hashes = Hashes(len(common))
     candidates = list(key) or _candidates(common)
     scans = _scan(first, second, common, candidates, hashes), _scan(second, first, common, candidates, hashes)
@@ -128,9 +130,7 @@ def _candidates(common: Sequence[str]) -> list[str]:
     return named[:_KEYS]
 
 
-def _scan(
-    side: Side, other: Side, common: Sequence[str], candidates: Iterable[str], hashes: Hashes
-) -> _Scan:
+def _scan(side: Side, other: Side, common: Sequence[str], candidates: Iterable[str], hashes: Hashes) -> _Scan:
     profiles = {name: ColumnProfile() for name in side.columns}
     orders = {name: np.zeros(2, dtype=np.uint64) for name in side.columns if name not in common}
     index = {name: i for i, name in enumerate(common)}
@@ -170,7 +170,7 @@ def _found(scans: Iterable[_Scan], candidates: Iterable[str]) -> tuple[str, ...]
     """Return the first column that has a value in all rows of both tables, and none twice in one of them."""
     for name in candidates:
         columns = [scan.keys[name] for scan in scans]
-        if not any(absent.any() or may_repeat(each) for each, absent in columns):
+        if not any(absent.any() or may_repeat(each[0]) for each, absent in columns):
             return (name,)
     return ()
 
@@ -178,6 +178,8 @@ def _found(scans: Iterable[_Scan], candidates: Iterable[str]) -> tuple[str, ...]
 def _keyed(scan: _Scan, key: Sequence[str], common: Sequence[str], hashes: Hashes) -> Keyed:
     if not key:
         return Keyed(scan.rows)
+    if len(key) == 1:  # without a copy
+        return Keyed(scan.rows, *scan.keys[key[0]])
     keys, keyless = np.zeros_like(scan.rows), np.zeros(scan.rows.shape[1], dtype=bool)
     for name in key:
         each, absent = scan.keys[name]

@@ -55,6 +55,8 @@ def match(first: Keyed, second: Keyed) -> Matching:
         one, two = _same(first.rows, second.rows)
         return _matching(first, second, one, two, by_place=True)
     special, repeated = _specials(first, second)
+    if not any(mask.any() for mask in special):
+        return _matching(first, second, *_same(first.keys, second.keys))
     one, two = (np.flatnonzero(~mask) for mask in special)
     ours, theirs = _same(first.keys[:, one], second.keys[:, two])
     apart = [np.flatnonzero(mask) for mask in special]
@@ -116,7 +118,9 @@ def _specials(first: Keyed, second: Keyed) -> tuple[tuple[Array, Array], tuple[i
     ]
     assert first.keys is not None
     assert second.keys is not None
-    if not may_repeat(first.keys[:, ~masks[0]]) and not may_repeat(second.keys[:, ~masks[1]]):
+    if not any(
+        may_repeat(keys[0, ~mask]) for keys, mask in zip((first.keys, second.keys), masks, strict=True)
+    ):
         return (masks[0], masks[1]), (0, 0)
     codes = _codes(first.keys, second.keys)
     counts = [
@@ -128,9 +132,9 @@ def _specials(first: Keyed, second: Keyed) -> tuple[tuple[Array, Array], tuple[i
     return (masks[0], masks[1]), (int((counts[0] > 1).sum()), int((counts[1] > 1).sum()))
 
 
-def may_repeat(hashes: Array) -> bool:
-    """Return whether hashes (2, rows) repeat in their first half, as all do that repeat."""
-    lane = np.sort(hashes[0])
+def may_repeat(lane: Array) -> bool:
+    """Return whether the first halves of hashes, (rows,), repeat, as all do that repeat."""
+    lane = np.sort(lane)
     return bool((lane[1:] == lane[:-1]).any())
 
 
@@ -154,8 +158,14 @@ def _same(first: Array, second: Array) -> tuple[Ids, Ids]:
 def _alike(first: Array, second: Array) -> int:
     """Return the number of rows at the beginning that are equal."""
     count = min(first.shape[1], second.shape[1])
-    other = (first[:, :count] != second[:, :count]).any(axis=0)
+    other = differ(first[:, :count], second[:, :count])
     return int(other.argmax()) if other.any() else count
+
+
+def differ(first: Array, second: Array) -> Array:
+    """Return a mask, (rows,) bool, of the hashes, (2, rows), that differ."""
+    other: Array = (first[0] != second[0]) | (first[1] != second[1])
+    return other
 
 
 def _codes(first: Array, second: Array) -> tuple[Ids, Ids]:

@@ -57,8 +57,8 @@ class RowDiff:
     `counts` are those of both tables. Rows are matched by `key`, which `key_found` says was chosen here; by
     content where it is empty: then a row that changed is one that both tables have at the same place, with at
     least half of its cells equal. `changed` have another cell, and `moved` stand in another order, whether
-    they changed or not. `removed_rows` and `added_rows` are the first ones. `repeated_keys` and `keyless` count, in
-    each table, keys of more than one row and rows without a key: these rows are matched by content.
+    they changed or not. `removed_rows` and `added_rows` are the first ones. `repeated_keys` and `keyless`
+    count, in each table, keys of more than one row and rows without a key: these are matched by content.
     """
 
     counts: tuple[int, int]

@@ -176,7 +176,9 @@ def _of_categories(
         text: (ours[text] / sums[0], theirs[text] / sums[1]) for text in sorted({*ours, *theirs})
     }
     most = max(shares, key=lambda text: abs(shares[text][1] - shares[text][0]), default=None)
-    largest = None if most is None or shares[most][0] == shares[most][1] else CategoryShift(most, *shares[most])
+    largest = (
+        None if most is None or shares[most][0] == shares[most][1] else CategoryShift(most, *shares[most])
+    )
     return ColumnShift(
         column,
         missing,

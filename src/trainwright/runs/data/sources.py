@@ -1,0 +1,127 @@
+"""Data sets that are compared: files, and the tables of runs as they were when these were trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainwright import plugins
+from trainwright.config.file_types import ENDINGS, FILE_TYPES, ending_of
+from trainwright.config.schema import DataConfig, RunConfig
+from trainwright.datasets.samples.files import is_pattern, is_url, paths_by_split
+from trainwright.datasets.tables.diff.compare import Side
+from trainwright.datasets.tables.frames import row_chunks
+from trainwright.errors import InputError, RunNotFoundError, TrainwrightError
+from trainwright.records.manifest import Manifest
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.data.identity import data_inputs
+from trainwright.runs.lookup import RunName, find
+from trainwright.runs.run import Run
+from trainwright.runs.run_config import read_config
+from trainwright.runs.wiring import load_data
+from trainwright.runs.workdir import working_directory, working_for
+
+_TABLES = (*ENDINGS, "npz")  # types of data that are rows of columns in files
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set that is compared.
+
+    `tables` are those that can be read, by the split that a run reads from them (`train` where it splits them
+    itself, and for files). Of a run, there are its directory and manifest, and in `gone` why its rows cannot
+    be read.
+    """
+
+    name: str
+    tables: Mapping[str, Side] = field(default_factory=dict)
+    run: RunDir | None = None
+    manifest: Manifest | None = None
+    gone: str = ""
+
+
+def open_source(name: RunName, runs_dir: Path | str | None, *, trust: bool = False) -> Source:
+    """Return the data set that a user names: a file, a folder or a pattern of tables, or a run.
+
+    Raises:
+        InputError: There is no such file and no such run, or the file cannot be read.
+    """
+    if isinstance(name, Run) or not _is_of_files(str(name)):
+        try:
+            return source_of(find(name, runs_dir), trust=trust)
+        except RunNotFoundError as error:
+            raise InputError(f"{name} is no file or folder of tables, and {error}") from error
+    return Source(str(name), {"train": _side(str(name), row_chunks(str(name)))})
+
+
+def _is_of_files(name: str) -> bool:
+    if is_url(name):
+        return ending_of(name) in FILE_TYPES or is_pattern(name) or name.endswith("/")
+    path = Path(name).expanduser()
+    try:
+        return is_pattern(name) or (path.exists() and not (path / "config.yaml").is_file())
+    except OSError:  # too long for a path
+        return False
+
+
+def _side(name: str, chunks: Any) -> Side:
+    if hasattr(chunks, "keep_nested"):
+        chunks.keep_nested()
+    return Side(name, chunks)
+
+
+def source_of(run: RunDir, *, trust: bool = False) -> Source:
+    """Return the data of a run, which are read through its config.
+
+    Rows count only if the run would get from them what it was trained on: its data are loaded to see that.
+
+    Raises:
+        InputError: The run ended before its data were recorded.
+    """
+    manifest = run.manifest()
+    if manifest is None or manifest.data.hash is None:
+        raise InputError(f"run {run.id} ended before its data were recorded: there is nothing to compare")
+    if manifest.objects:
+        return Source(run.id, {}, run, manifest, manifest.objects_in_words())
+    folder = working_directory(run)
+    try:
+        with working_for(run, folder, allow_change=True, trust=trust):
+            config = read_config(run, trust=trust).config
+            tables = _tables(run, config, folder)
+            if load_data(config).once(data_inputs).hash != manifest.data.hash:
+                return Source(run.id, {}, run, manifest, f"the data of run {run.id} have changed since")
+    except (TrainwrightError, OSError) as error:
+        return Source(run.id, {}, run, manifest, f"the rows of run {run.id} cannot be read: {error}")
+    return Source(run.id, tables, run, manifest)
+
+
+def _tables(run: RunDir, config: RunConfig, folder: Path) -> dict[str, Side]:
+    if config.data is None or config.data.type not in _TABLES:
+        kind = "none" if config.data is None else config.data.type
+        raise InputError(f"they are no tables in files (data.type: {kind})")
+    return {
+        split: _side(
+            f"run {run.id}, {split}" if len(paths) > 1 else f"run {run.id}", _chunks(config.data, path)
+        )
+        for paths in [absolute_paths(config.data, folder)]
+        for split, path in paths.items()
+    }
+
+
+def absolute_paths(data: DataConfig, folder: Path) -> dict[str, str]:
+    """Return the files of a config by split, wherever they are read from later.
+
+    Raises:
+        DataError: The config names no files.
+    """
+    paths = paths_by_split(data).items()
+    return {
+        str(split): path if is_url(path) else str(folder / Path(path).expanduser()) for split, path in paths
+    }
+
+
+def _chunks(data: DataConfig, path: str) -> Any:
+    reader = plugins.adapter("dataset", data.type)
+    return reader(data, reader.Params(**data.params)).chunks(path)
