@@ -49,7 +49,7 @@ def match(first: Keyed, second: Keyed) -> Matching:
     """Match the rows of two tables: by key, where they have one, else by content.
 
     A row whose key is missing, or is that of another row of its table, is matched by content, with others of
-    that kind. Of rows with the same content, the first one of one table is the first one of the other.
+    that kind. Of rows with the same content, as many are matched as both tables have.
     """
     if first.keys is None or second.keys is None:
         one, two = _same(first.rows, second.rows)
