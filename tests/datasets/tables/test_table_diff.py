@@ -13,11 +13,12 @@ import pandas as pd
 import pytest
 
 from trainwright.datasets.tables.diff import cells as cells_module
-from trainwright.datasets.tables.diff import compare as compare_module
+from trainwright.datasets.tables.diff import side as side_module
 from trainwright.datasets.tables.diff.canonical import Hashes, canonical
-from trainwright.datasets.tables.diff.compare import Side, table_diff
+from trainwright.datasets.tables.diff.compare import table_diff
 from trainwright.datasets.tables.diff.matching import Keyed, match, moved
 from trainwright.datasets.tables.diff.result import TableDiff
+from trainwright.datasets.tables.diff.side import Side
 from trainwright.datasets.tables.frames import row_chunks
 from trainwright.errors import InputError
 
@@ -89,7 +90,7 @@ def edited(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
 def test_rows_are_matched_by_key_as_pandas_merges_them(
     diff: Diff, monkeypatch: pytest.MonkeyPatch, ending: str, seed: int
 ) -> None:
-    monkeypatch.setattr(compare_module, "CHUNK", 64)
+    monkeypatch.setattr(side_module, "CHUNK", 64)
     monkeypatch.setattr(cells_module, "_BATCH", 5)
     one = customers()
     two = edited(one, seed)
@@ -339,7 +340,7 @@ def test_long_columns_are_sampled(diff: Diff, monkeypatch: pytest.MonkeyPatch) -
     from trainwright.datasets.tables.diff import shift as shift_module
 
     monkeypatch.setattr(shift_module, "_KEPT", 1000)
-    monkeypatch.setattr(compare_module, "CHUNK", 512)
+    monkeypatch.setattr(side_module, "CHUNK", 512)
     draw = np.random.default_rng(0)
     one = pd.DataFrame({"x": draw.normal(0, 1, 5000)})
     found = diff(one, one + 0.5, "parquet").shift[0]

@@ -11,7 +11,7 @@ from trainwright import plugins
 from trainwright.config.file_types import ENDINGS, FILE_TYPES, ending_of
 from trainwright.config.schema import DataConfig, RunConfig
 from trainwright.datasets.samples.files import is_pattern, is_url, paths_by_split
-from trainwright.datasets.tables.diff.compare import Side
+from trainwright.datasets.tables.diff.side import Side
 from trainwright.datasets.tables.frames import row_chunks
 from trainwright.errors import InputError, RunNotFoundError, TrainwrightError
 from trainwright.records.manifest import Manifest

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trainwright.datasets.tables.diff.canonical import canonical
 from trainwright.datasets.tables.diff.matching import Matching
 from trainwright.datasets.tables.diff.result import CellChange, RowPlace
+from trainwright.datasets.tables.diff.side import Side
 from trainwright.datasets.tables.table import Table, kind_of, missing
 from trainwright.redact import HIDDEN, is_secret, redacted_value
 from trainwright.types import Array, Ids
-
-if TYPE_CHECKING:
-    from trainwright.datasets.tables.diff.compare import Side
 
 _BATCH = 1 << 18  # rows of each table that are compared together
 Columns = Mapping[str, Array]

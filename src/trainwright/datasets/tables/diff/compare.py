@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from trainwright.datasets.tables.chunks import RowChunks
 from trainwright.datasets.tables.diff.canonical import MISSING, Hashes, canonical
 from trainwright.datasets.tables.diff.cells import ChangedCells, changed_cells
 from trainwright.datasets.tables.diff.matching import Keyed, match, may_repeat, moved
 from trainwright.datasets.tables.diff.result import RowDiff, SchemaDiff, TableDiff, TypeChange
 from trainwright.datasets.tables.diff.shift import ColumnProfile, shift_of
+from trainwright.datasets.tables.diff.side import Side
 from trainwright.datasets.tables.kinds import IDENTIFIER
-from trainwright.datasets.tables.table import Kind, Table, kind_of, nearest
+from trainwright.datasets.tables.table import nearest
 from trainwright.errors import InputError
 from trainwright.redact import is_secret
 from trainwright.types import Array
 
-CHUNK = 1 << 16  # rows that are looked at together
 _KEYS = 3  # columns that are tried as a key
 _ROW_NUMBERS = re.compile(r"(?i)^(index|row ?id|unnamed: 0)$")
-
-
-@dataclass(frozen=True)
-class Side:
-    """One of the two tables."""
-
-    name: str
-    chunks: RowChunks
-
-    @cached_property
-    def columns(self) -> list[str]:
-        """The names of the columns."""
-        return list(self.chunks.names)
-
-    @cached_property
-    def kinds(self) -> dict[str, Kind]:
-        """The kinds of the columns; of a table without rows, none."""
-        first = next(self.tables(self.columns), None)
-        return {} if first is None else {name: kind_of(one) for name, one in first.columns.items()}
-
-    def tables(self, columns: Collection[str]) -> Iterator[Table]:
-        """Yield the rows in chunks."""
-        return self.chunks.tables(columns, CHUNK)
 
 
 @dataclass(frozen=True)
