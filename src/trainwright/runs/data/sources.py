@@ -48,12 +48,18 @@ def open_source(name: RunName, runs_dir: Path | str | None, *, trust: bool = Fal
     Raises:
         InputError: There is no such file and no such run, or the file cannot be read.
     """
-    if isinstance(name, Run) or not _is_of_files(str(name)):
-        try:
-            return source_of(find(name, runs_dir), trust=trust)
-        except RunNotFoundError as error:
-            raise InputError(f"{name} is no file or folder of tables, and {error}") from error
-    return Source(str(name), {"train": _side(str(name), row_chunks(str(name)))})
+    path = None if isinstance(name, Run) else _path_of(str(name))
+    if path is not None:
+        return Source(str(name), {"train": _side(str(name), row_chunks(path))})
+    try:
+        return source_of(find(name, runs_dir), trust=trust)
+    except RunNotFoundError as error:
+        raise InputError(f"{name} is no file or folder of tables, and {error}") from error
+
+
+def _path_of(name: str) -> str | None:
+    """Return the path of the files that a name stands for; None if it is the name of a run."""
+    return name if _is_of_files(name) else None
 
 
 def _is_of_files(name: str) -> bool:
