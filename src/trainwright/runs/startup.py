@@ -17,6 +17,7 @@ from trainwright.engine.checkpoint import RunCheckpoints
 from trainwright.engine.state import RunState
 from trainwright.errors import CheckpointError
 from trainwright.process.global_random import seed_global_random
+from trainwright.process.observation import current
 from trainwright.records.commit import Commit
 from trainwright.records.decision import Decision, Decisions, journalled_decisions
 from trainwright.records.manifest import Manifest
@@ -24,7 +25,7 @@ from trainwright.redact import redacted
 from trainwright.require import import_paths, open_process
 from trainwright.runs.children.origin import Origin
 from trainwright.runs.children.passed_weights import keep_passed
-from trainwright.runs.code_identity import with_later_imports, with_modules
+from trainwright.runs.code_identity import with_modules
 from trainwright.runs.decisions import (
     known_decisions,
     note_processes,
@@ -34,6 +35,7 @@ from trainwright.runs.decisions import (
 )
 from trainwright.runs.frameworks import copied_model, framework_name
 from trainwright.runs.manifest import checked_determinism, make_manifest
+from trainwright.runs.observed import unseen_reason, with_later_inputs
 from trainwright.runs.processes.nodes import SharedFiles
 from trainwright.runs.processes.placement import config_and_threads, say_threads
 from trainwright.runs.processes.ranks import require_same_state
@@ -115,6 +117,8 @@ class Startup:
         self._session = session
         self._world = world
         self.imported = frozenset(sys.modules)  # before the run imported anything
+        if (observation := current()) is not None:
+            observation.begin_attempt()
 
     def prepare(self) -> Ready:
         """Build everything, and restore the newest checkpoint, or prepare to repeat the parent's steps."""
@@ -220,7 +224,7 @@ class Startup:
         choices, begin = decisions.choices(), self.origin.begin
         settle = replayed_skips(decisions, self._world)
         components = build(config, threads, request.objects, choices, begin, self._world, settle)
-        if reason := components.bundle.unrepeatable or components.learner.why_inexact():
+        if reason := components.bundle.unrepeatable or components.learner.why_inexact() or unseen_reason():
             determinism = checked_determinism(config, Determinism("statistical", reason))
         if self._world.is_main:
             say_threads(config, components.inputs.threads)
@@ -253,9 +257,8 @@ class Startup:
     ) -> Manifest:
         """Record the inputs of the run, or compare them with the recorded ones; return the manifest."""
         before, request = past.manifest, self._request
-        known = before.code.modules if before else ()
         now = make_manifest(
-            self._run, request.resolved, request.objects, components, determinism, initial, known
+            self._run, request.resolved, request.objects, components, determinism, initial, before
         )
         init_from = redacted(str(source)) if source else None
         now = now.model_copy(update={"init_from": init_from, "parent": request.parent})
@@ -264,7 +267,7 @@ class Startup:
         now = self.origin.record(now)
         environment, differs = now.environment.numeric(), False
         if before is None:
-            now = now.model_copy(update={"code": with_later_imports(now.code, self.imported)})
+            now = with_later_inputs(now, self.imported, self._run.path)
             check_alike(request, now)
             now = self.origin.check_new(now, components, allow_change=request.allow_change)
             manifest = record_inputs(self._run, now, components.bundle, provable=past.commit is None)
