@@ -191,6 +191,11 @@ def test_rows_without_a_value_of_the_key_are_compared_by_content(diff: Diff) -> 
     assert found.rows.keyless == (2, 1)
     assert (found.changed, found.rows.removed, found.rows.added) == ({"x": 1}, 1, 0)
     assert found.rows.removed_rows[0].key == {"id": None}
+    two.loc[1, "x"] = 21
+    alone = diff(one[:3], two, key=["id"])
+    assert (alone.changed, alone.rows.removed, alone.rows.added) == ({"x": 1}, 1, 1)
+    pairs = diff(one[:3].assign(day=1), two.assign(day=1), key=["day", "id"])
+    assert (pairs.rows.keyless, pairs.changed, pairs.rows.added) == ((1, 1), {"x": 1}, 1)
 
 
 def test_several_columns_can_be_the_key(diff: Diff) -> None:
@@ -310,9 +315,10 @@ def test_tables_without_rows(diff: Diff, before: int, after: int, counts: tuple[
     assert found.equal is (before == after)
 
 
-def test_shifts_are_those_of_pandas_and_scipy(diff: Diff) -> None:
+def test_shifts_are_those_of_pandas_and_scipy(diff: Diff, monkeypatch: pytest.MonkeyPatch) -> None:
     from scipy.stats import ks_2samp
 
+    monkeypatch.setattr(side_module, "CHUNK", 700)
     one, two = customers(3000, 1), customers(2500, 2)
     two["charge"] += 7
     two.loc[:50, "plan"] = "gold"
@@ -356,12 +362,13 @@ def test_values_of_credentials_are_hidden(diff: Diff) -> None:
     two = pd.DataFrame(
         {"id": [1, 2], "api_key": ["abcdefgh1", "ijklmnop3"], "url": ["s3://u:otherpwd@h", "x"]}
     )
-    found = diff(one, two)
-    assert found.changed == {"api_key": 1, "url": 1}
+    found = diff(one.assign(password=[1234567, 2]), two.assign(password=[7654321, 2]))
+    assert found.changed == {"api_key": 1, "url": 1, "password": 1}
     text = json.dumps([vars(cell) for cell in found.cells]) + str(found.shift)
     assert "abcdefgh2" not in text
     assert "ijklmnop3" not in text
     assert "secretpw" not in str(found.cells)
+    assert "1234567" not in text
 
 
 def test_hashes_that_share_a_half_are_told_apart() -> None:
@@ -373,6 +380,29 @@ def test_hashes_that_share_a_half_are_told_apart() -> None:
     assert (found.removed.tolist(), found.added.tolist()) == ([0], [2])
     keyed = match(*(Keyed(one, one, np.zeros(3, dtype=bool)) for one in (first, second)))
     assert {*zip(keyed.first.tolist(), keyed.second.tolist(), strict=True)} == {(1, 1), (2, 0)}
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        (np.array([2**62 + 1]), np.array([2**62 + 1]).view(np.float64)),
+        (np.array([1001], "datetime64[ns]"), np.array([1001], "datetime64[us]")),
+        (np.array([0.0]), np.array([np.nan])),
+        (np.array([0]), np.array([0], "datetime64[us]")),
+        (np.array(["NaT"], "datetime64[ns]"), np.array([0], "datetime64[ns]")),
+    ],
+)
+def test_values_with_the_same_bits_are_told_apart(one: Any, two: Any) -> None:
+    """But for a hash, whose key is random, a cell and another one that has its bits would be the same."""
+    hashes = Hashes(1)
+    assert not canonical(one).equal(canonical(two)).any()
+    assert (hashes.cells(canonical(one)) != hashes.cells(canonical(two))).all()
+
+
+def test_zeros_are_equal(diff: Diff) -> None:
+    one = pd.DataFrame({"x": [0.0, 1.5]})
+    assert diff(one, pd.DataFrame({"x": [-0.0, 1.5]}), "parquet").equal
+    assert diff(one, pd.DataFrame({"x": [np.nan, 1.5]}), "parquet").rows.removed == 1
 
 
 def test_rows_whose_cells_changed_places_have_other_hashes() -> None:
