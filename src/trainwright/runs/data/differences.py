@@ -14,7 +14,7 @@ from trainwright.records.data import DataDescription
 from trainwright.records.manifest import Manifest
 from trainwright.records.run_dir import RunDir
 from trainwright.redact import redacted
-from trainwright.runs.data.sources import Source, absolute_paths, open_source, source_of
+from trainwright.runs.data.sources import Source, absolute_paths, open_sources, source_of
 from trainwright.runs.lookup import RunName
 from trainwright.runs.run_config import read_config
 from trainwright.runs.workdir import working_directory
@@ -33,8 +33,7 @@ def data_diff(
     trust: bool = False,
 ) -> DataDiff:
     """Compare two data sets; see `trainwright.data_diff`."""
-    one, two = (open_source(name, runs_dir, trust=trust) for name in (first, second))
-    return _diff(one, two, key, limit)
+    return _diff(*open_sources(first, second, runs_dir, trust=trust), key, limit)
 
 
 def _diff(one: Source, two: Source, key: Sequence[str] = (), limit: int = 10) -> DataDiff:

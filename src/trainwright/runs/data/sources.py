@@ -32,7 +32,7 @@ class Source:
 
     `tables` are those that can be read, by the split that a run reads from them (`train` where it splits them
     itself, and for files). Of a run, there are its directory and manifest, and in `gone` why its rows cannot
-    be read.
+    be read. `params` are the options of a run's reader.
     """
 
     name: str
@@ -40,26 +40,37 @@ class Source:
     run: RunDir | None = None
     manifest: Manifest | None = None
     gone: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
-def open_source(name: RunName, runs_dir: Path | str | None, *, trust: bool = False) -> Source:
+def open_sources(
+    first: RunName, second: RunName, runs_dir: Path | str | None, *, trust: bool = False
+) -> tuple[Source, Source]:
+    """Return the data sets that a user names; a file beside a run is read with the options of the run."""
+    names = (first, second)
+    opened = {name: _opened(name, runs_dir, {}, trust=trust) for name in names if _path(name) is None}
+    params = next((source.params for source in opened.values()), {})
+    one, two = (opened.get(name) or _opened(name, runs_dir, params, trust=trust) for name in names)
+    return one, two
+
+
+def _opened(name: RunName, runs_dir: Path | str | None, params: Mapping[str, Any], *, trust: bool) -> Source:
     """Return the data set that a user names: a file, a folder or a pattern of tables, or a run.
 
     Raises:
         InputError: There is no such file and no such run, or the file cannot be read.
     """
-    path = None if isinstance(name, Run) else _path_of(str(name))
-    if path is not None:
-        return Source(str(name), {"train": _side(str(name), row_chunks(path))})
+    if (path := _path(name)) is not None:
+        return Source(str(name), {"train": _side(str(name), row_chunks(path, params))})
     try:
         return source_of(find(name, runs_dir), trust=trust)
     except RunNotFoundError as error:
         raise InputError(f"{name} is no file or folder of tables, and {error}") from error
 
 
-def _path_of(name: str) -> str | None:
+def _path(name: RunName) -> str | None:
     """Return the path of the files that a name stands for; None if it is the name of a run."""
-    return name if _is_of_files(name) else None
+    return str(name) if not isinstance(name, Run) and _is_of_files(str(name)) else None
 
 
 def _is_of_files(name: str) -> bool:
@@ -95,23 +106,32 @@ def source_of(run: RunDir, *, trust: bool = False) -> Source:
     try:
         with working_for(run, folder, allow_change=True, trust=trust):
             config = read_config(run, trust=trust).config
-            tables = _tables(run, config, folder)
+            data = _tabular(config)
+            # This comes first: it refuses files and hosts that a run of someone else must not use.
             if load_data(config).once(data_inputs).hash != manifest.data.hash:
                 return Source(run.id, {}, run, manifest, f"the data of run {run.id} have changed since")
+            tables = _tables(run, data, folder)
     except (TrainwrightError, OSError) as error:
         return Source(run.id, {}, run, manifest, f"the rows of run {run.id} cannot be read: {error}")
-    return Source(run.id, tables, run, manifest)
+    return Source(run.id, tables, run, manifest, params=data.params)
 
 
-def _tables(run: RunDir, config: RunConfig, folder: Path) -> dict[str, Side]:
+def _tabular(config: RunConfig) -> DataConfig:
+    """Return the data section of a config whose data are rows of columns in files.
+
+    Raises:
+        InputError: They are something else.
+    """
     if config.data is None or config.data.type not in _TABLES:
         kind = "none" if config.data is None else config.data.type
         raise InputError(f"they are no tables in files (data.type: {kind})")
+    return config.data
+
+
+def _tables(run: RunDir, data: DataConfig, folder: Path) -> dict[str, Side]:
     return {
-        split: _side(
-            f"run {run.id}, {split}" if len(paths) > 1 else f"run {run.id}", _chunks(config.data, path)
-        )
-        for paths in [absolute_paths(config.data, folder)]
+        split: _side(f"run {run.id}, {split}" if len(paths) > 1 else f"run {run.id}", _chunks(data, path))
+        for paths in [absolute_paths(data, folder)]
         for split, path in paths.items()
     }
 
