@@ -37,7 +37,7 @@ LAYERS = (
     ("inference",),
     ("evaluation", "reports", "trackers.feed"),
     ("engine",),
-    ("frameworks", "datasets", "trackers", "stores", "samplers", "tuners", "callbacks"),
+    ("frameworks", "datasets", "trackers", "stores", "samplers", "tuners", "callbacks", "versions"),
     ("frameworks.boosting",),
     (
         "frameworks.support",
@@ -60,6 +60,7 @@ LAYERS = (
         "samplers.base",
         "tuners.base",
         "callbacks.base",
+        "versions.base",
     ),
     (
         "config",

@@ -28,7 +28,18 @@ if TYPE_CHECKING:
     from trainwright.tasks.base import Task
     from trainwright.types import DataInfo
 
-Kind = Literal["framework", "strategy", "dataset", "task", "tracker", "store", "sampler", "tuner", "exporter"]
+Kind = Literal[
+    "framework",
+    "strategy",
+    "dataset",
+    "task",
+    "tracker",
+    "store",
+    "sampler",
+    "tuner",
+    "exporter",
+    "version",
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -175,6 +186,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "gs": BuiltIn("trainwright.stores.gs:GsStore", "gs"),
         "hdfs": BuiltIn("trainwright.stores.hdfs:HdfsStore", "hdfs"),
         "s3": BuiltIn("trainwright.stores.s3:S3Store", "s3"),
+    },
+    "version": {
+        "dvc": BuiltIn("trainwright.versions.dvc:DvcVersion", "dvc"),
+        "embedded": BuiltIn("trainwright.versions.embedded:EmbeddedVersion"),
     },
 }
 _replaced: dict[tuple[Kind, str], Any] = {}

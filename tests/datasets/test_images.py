@@ -25,6 +25,7 @@ from trainwright.datasets.images.preparation import files_of
 from trainwright.datasets.samples import file_hashes
 from trainwright.errors import ConfigError, DataError, InputError, ModelError
 from trainwright.order import SampleOrder
+from trainwright.process import file_stamps
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.wiring import load_data
 from trainwright.testing.dataset_suite import DatasetSuite
@@ -135,8 +136,8 @@ def test_images_are_converted_as_pillow_does(pictures: Path, mode: str) -> None:
 def test_files_are_hashed_again_when_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = folder(tmp_path, 6)
     first = bundle_of(path=str(root)).splits["train"].fingerprint()
-    monkeypatch.setattr(file_hashes, "_SETTLED_NS", -(10**18))
-    monkeypatch.setattr(file_hashes, "_is_in_memory", lambda device: False)
+    monkeypatch.setattr(file_stamps, "_SETTLED_NS", -(10**18))
+    monkeypatch.setattr(file_stamps, "_is_in_memory", lambda device: False)
     assert bundle_of(path=str(root)).splits["train"].fingerprint() == first
     read: list[Path] = []
     hashed = file_hashes.sha256_file

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from trainwright.api.certificates import verify_certificate
     from trainwright.api.compressing import compress
     from trainwright.api.configs import check, init, schema
+    from trainwright.api.data import data_add, data_delete, data_gc, data_get, data_log, data_show
     from trainwright.api.differences import data_diff, why
     from trainwright.api.exporting import export
     from trainwright.api.forking import fork
@@ -40,7 +41,13 @@ __all__ = [
     "compress",
     "create",
     "cross_validate",
+    "data_add",
+    "data_delete",
     "data_diff",
+    "data_gc",
+    "data_get",
+    "data_log",
+    "data_show",
     "delete",
     "evaluate",
     "explain",
@@ -78,6 +85,7 @@ _VERBS = {
     "certificates": ("verify_certificate",),
     "compressing": ("compress",),
     "configs": ("check", "init", "schema"),
+    "data": ("data_add", "data_delete", "data_gc", "data_get", "data_log", "data_show"),
     "differences": ("data_diff", "why"),
     "exporting": ("export",),
     "forking": ("fork",),

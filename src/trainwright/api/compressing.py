@@ -101,7 +101,9 @@ def _distilled(found: RunDir, config: Config, overrides: Overrides, gate: Gate |
     require_objects(found, "distill", model=None, data=None)
     with working_for(found, working_directory(found), trust=trust):
         teacher = Teacher.of(found)
-    resolved = load_config(config, with_settings(overrides, teacher.settings()), Catalog())
+    resolved = load_config(
+        config, with_settings(overrides, teacher.settings()), Catalog(found.path.parent.parent)
+    )
     teacher.check(resolved)
     with working_in(Path.cwd(), [Path.cwd(), *code_beside(resolved)]):
         objects = make_objects(resolved, None, None, ())

@@ -14,6 +14,7 @@ from trainwright.config.schema import DataConfig, ModelConfig, OptimizerConfig, 
 from trainwright.config.tree import Problems
 from trainwright.config.tuning import SamplerConfig, TunerConfig
 from trainwright.errors import ConfigError
+from trainwright.records.listing import runs_folder
 from trainwright.runs.catalog import Catalog
 from trainwright.safe_files import usable_path
 
@@ -43,7 +44,7 @@ def check(config: Config, overrides: Overrides = ()) -> Resolved:
         from trainwright.studies.configs import StudyConfig
         from trainwright.studies.tuning.checks import check_tuning
 
-        check_tuning(StudyConfig(config, overrides, resolved, objects=False))
+        check_tuning(StudyConfig(config, overrides, resolved, False, runs_folder()))
     return resolved
 
 

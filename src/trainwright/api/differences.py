@@ -79,8 +79,8 @@ def data_diff(
     """Compare two data sets: their columns, rows, cells and distributions.
 
     Args:
-        first: A file of rows (CSV, Parquet, JSON Lines, Excel, npz), a folder or a pattern of such files; or
-            a run, whose data are meant.
+        first: A file of rows (CSV, Parquet, JSON Lines, Excel, npz), a folder or a pattern of such files, or
+            a version of them (`churn@v3`); or a run, whose data are meant.
         second: The same.
         key: The column, or columns, that identify a row. Default: a column that is named like an identifier,
             and has no value twice; if there is none, rows are compared by content.

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from trainwright.api.results import load_for, read_with
+from trainwright.api.results import load_for, read_with, versions_folder
 from trainwright.config import Overrides
 from trainwright.errors import InputError
 from trainwright.records.listing import has_model
+from trainwright.runs.data.versions import local_path
 from trainwright.runs.lookup import RunName, find
 from trainwright.runs.processes.calls import ONE, Members, over_mesh
 from trainwright.runs.workdir import working_directory, working_for
@@ -53,7 +54,7 @@ def predict(
 
     Args:
         run: A run, a path, an id, a unique prefix, or `last`.
-        data: The file, or its URL.
+        data: The file, its URL, or a version of data (`churn@v3`).
         keep: Columns of the file to carry over.
         threshold: Predict the positive one of two classes, or a label, where its probability is at
             least this.
@@ -82,6 +83,7 @@ def predict(
     """
     options = _Options(keep, threshold, proba, interval, on_error, params)
     found = find(run, runs_dir, has_model)
+    data = local_path(data, versions_folder(found, runs_dir))
     how = found, options, model, trust
     return over_mesh(found, overrides, "predict", _predict, how, data, file=data, trust=trust)
 
@@ -137,6 +139,7 @@ def predict_file(
     output = usable_path(output)
     options = _Options(keep, threshold, proba, interval, on_error, params, as_written=is_csv(output))
     found = find(run, runs_dir, has_model)
+    data = local_path(data, versions_folder(found, runs_dir))
     how = found, options, model, trust
     written: Written = over_mesh(
         found, overrides, "predict", _predict_file, how, data, output, file=data, trust=trust
@@ -168,6 +171,7 @@ def predict_chunks(
     """
     options = _Options(keep, threshold, proba, interval, on_error, params, as_written=True, restarts=False)
     found = find(run, runs_dir, has_model)
+    data = local_path(data, versions_folder(found, runs_dir))
     how = found, options, None, trust
     if overrides:
         yield from over_mesh(found, overrides, "predict", _listed_chunks, how, data, file=data, trust=trust)

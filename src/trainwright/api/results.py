@@ -12,7 +12,8 @@ from trainwright.config import Overrides
 from trainwright.errors import CheckpointError, InputError
 from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.records.artifact import ArtifactDir, is_artifact
-from trainwright.records.listing import has_model
+from trainwright.records.listing import has_model, runs_folder
+from trainwright.runs.data.versions import local_path, trained_on
 from trainwright.runs.lookup import RunName, find
 from trainwright.runs.objects import passed_objects, require_objects
 from trainwright.runs.processes.calls import ONE, Members, over_mesh
@@ -163,7 +164,9 @@ def evaluate(
         CheckpointError: A file that predictions depend on is damaged.
     """
     found = find(run, runs_dir, has_model)
-    rows = _Rows(split, data, on_error, params)
+    folder = versions_folder(found, runs_dir)
+    is_own, data = _is_own_version(found, data, folder), local_path(data, folder)
+    rows = _Rows(split, data, on_error, params, is_own)
     metrics: Metrics = over_mesh(
         found, overrides, "evaluate", _evaluate, found, rows, model, trust, file=data, trust=trust
     )
@@ -171,22 +174,23 @@ def evaluate(
 
 
 class _Rows(NamedTuple):
-    """The rows to evaluate; see `evaluate`."""
+    """The rows to evaluate, and whether they are the version that the run was trained on; see `evaluate`."""
 
     split: SplitName
     data: Any
     on_error: OnError
     params: Mapping[str, Any] | None
+    is_own: bool = False
 
 
 def _evaluate(members: Members, found: RunDir, rows: _Rows, model: Any, trust: bool) -> Metrics:
     """Compute the metrics in each of the processes; see `evaluate`."""
-    split, data, on_error, params = rows
+    split, data, on_error, params, is_own = rows
     is_file = isinstance(data, Path | str)
     predictor = load_for(found, "evaluate", model, trust=trust, members=members, data=data)
     said = changed_code(found)
     if is_file:
-        _warn_of_training_rows(found, predictor, Path(data))
+        _warn_of_training_rows(found, predictor, Path(data), is_own=is_own)
     from trainwright.inference.bad_rows import check_on_error
 
     check_on_error(on_error)
@@ -204,11 +208,21 @@ def _evaluate(members: Members, found: RunDir, rows: _Rows, model: Any, trust: b
     return metrics
 
 
-def _warn_of_training_rows(run: RunDir, predictor: Predictor, file: Path) -> None:
+def versions_folder(found: RunDir, runs_dir: Path | str | None) -> Path:
+    """Return the folder of runs that keeps the versions of data which a command names: that of the run."""
+    return runs_folder(runs_dir) if isinstance(found, ArtifactDir) else found.path.parent.parent
+
+
+def _is_own_version(found: RunDir, data: Any, runs_dir: Path) -> bool:
+    manifest = found.manifest() if isinstance(data, str) else None
+    return manifest is not None and trained_on(manifest.data.pins, data, runs_dir)
+
+
+def _warn_of_training_rows(run: RunDir, predictor: Predictor, file: Path, *, is_own: bool) -> None:
     """Warn if a file to evaluate on is the one that the run was trained on."""
     data, folder = predictor.config.data, working_directory(run)
     trained = [path for path in (data.path, data.train_path) if path] if data else []
-    if file.resolve() in [(folder / path).resolve() for path in trained]:
+    if is_own or file.resolve() in [(folder / path).resolve() for path in trained]:
         log.warning(
             "%s holds the rows that the model was trained on, so these metrics flatter it; for rows that it "
             "has not seen: trainwright evaluate %s --split test",
@@ -374,6 +388,7 @@ def _compare_predictions(
         return working_for(model.run, working_directory(model.run), trust=trust)
 
     if data is not None:
+        data = local_path(str(data), versions_folder(both[0], runs_dir))
         return compare_on_file(models, str(data), within)
     owner = next((model for model in models if not isinstance(model.run, ArtifactDir)), None)
     if owner is None:

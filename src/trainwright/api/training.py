@@ -172,11 +172,11 @@ def _train(config: Config, overrides: Overrides, terms: _Terms, given: Training)
     model, data = given.model, given.data
     if model is not None:
         config, overrides, model = name_model(config, overrides, model)
-    resolved = load_resolved(config, overrides, Catalog(), objects=data is not None)
-    if data is not None and (sized := name_batch_size(resolved, overrides, data)) is not None:
-        resolved = load_resolved(config, sized, Catalog(), objects=True)
-    log_notes(resolved)
     folder = runs_folder(terms.runs_dir)
+    resolved = load_resolved(config, overrides, Catalog(folder), objects=data is not None)
+    if data is not None and (sized := name_batch_size(resolved, overrides, data)) is not None:
+        resolved = load_resolved(config, sized, Catalog(folder), objects=True)
+    log_notes(resolved)
     if data is None:
         require_data(resolved, config)
     with working_in(Path.cwd(), [Path.cwd(), *code_beside(resolved)]):

@@ -45,9 +45,9 @@ def create(config: Config, overrides: Overrides = (), *, runs_dir: Path | str | 
     """
     from trainwright.datasets.samples.remote import refuse_credentials
 
-    resolved = load_resolved(config, overrides, Catalog())
-    log_notes(resolved)
     folder = runs_folder(runs_dir)
+    resolved = load_resolved(config, overrides, Catalog(folder))
+    log_notes(resolved)
     require_data(resolved, config)
     for key in DATA_PATHS:
         refuse_credentials(str(getattr(resolved.config.data, key.removeprefix("data.")) or ""))

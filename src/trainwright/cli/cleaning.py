@@ -175,6 +175,7 @@ def _lines(chosen: Sequence[Deletable], sizes: dict[Path, int]) -> list[str]:
 def _notes(chosen: Sequence[Deletable], runs_dir: str | None) -> Iterator[str]:
     """Yield which other runs have begun with those that are deleted."""
     from trainwright.records.listing import runs_folder
+    from trainwright.runs.data.leases import released
     from trainwright.runs.deletion import children_of, users_of_weights
 
     folder = runs_folder(runs_dir)
@@ -182,6 +183,8 @@ def _notes(chosen: Sequence[Deletable], runs_dir: str | None) -> Iterator[str]:
         yield f"{parent} is the parent of {_some(children)}, which keeps its own copy of what it began with"
     for source, users in users_of_weights(chosen, folder).items():
         yield f"{_some(users)} began with the weights of {source}, and cannot be reproduced without it"
+    for version in released([run for one in chosen for run in one.runs], folder):
+        yield f"no other run holds {version}: `trainwright data gc --keep N` may delete it then"
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -43,9 +43,9 @@ _CATEGORIES = 3  # new or vanished ones that are named
 def diff(first: str, second: str, exit_code: bool, as_json: bool, **how: Any) -> None:
     """Show how the data B differ from A: columns, rows, cells and distributions.
 
-    A and B are files of rows (CSV, Parquet, JSON Lines, Excel, npz), folders or patterns of such files, or
-    runs. Rows are matched by a key, or else by content. Runs whose rows are gone are compared by what they
-    recorded.
+    A and B are files of rows (CSV, Parquet, JSON Lines, Excel, npz), folders or patterns of such files,
+    versions of them (churn@v3), or runs. Rows are matched by a key, or else by content. Runs whose rows are
+    gone are compared by what they recorded.
     """
     found = trainwright.data_diff(first, second, **how)
     show(found.to_json(), _lines(found), as_json)

@@ -160,8 +160,9 @@ def predict(
     """Predict for the rows of FILE.
 
     FILE is a table: CSV (also .gz, .bz2, .xz or .zst), Parquet, JSON Lines, Excel or npz, or a folder or a
-    quoted pattern of such files. It is read as the training data were. A language model says how well it
-    predicts a text FILE. A model of images also takes an image, or a folder of images.
+    quoted pattern of such files, or a version of data (churn@v3). It is read as the training data were. A
+    language model says how well it predicts a text FILE. A model of images also takes an image, or a folder
+    of images.
 
     The rows are read, and predictions written, chunk by chunk: FILE may be larger than memory.
 

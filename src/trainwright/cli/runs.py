@@ -218,6 +218,7 @@ def _inputs(manifest: Manifest) -> list[tuple[str, Any]]:
         ("seed", manifest.seed),
         ("config", manifest.computation_hash),
         ("data", manifest.data.hash),
+        *((f"version of {key}", pin) for key, pin in manifest.data.pins.items()),
         ("code", manifest.code.hash),
         ("environment", manifest.environment.hash),
         ("initial weights", manifest.weights.initial),

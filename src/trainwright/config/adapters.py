@@ -88,5 +88,20 @@ class Adapters(Protocol):
     def sampler_meant(self, name: str) -> str | None:
         """Return the sampler that another common name means (`bayesian`), or None."""
 
+    def pin(self, kind: str, reference: Mapping[str, str | None]) -> tuple[Mapping[str, str], str | None]:
+        """Return the keys of the exact version that a reference to data means now, and their `data.type`.
+
+        Args:
+            kind: The system that keeps the versions.
+            reference: The keys of the reference.
+
+        Raises:
+            InputError: There is no such version.
+        """
+
+    @property
+    def versions_in(self) -> str:
+        """The URL of the folder of runs, which keeps versions of data."""
+
     def broken(self, kind: Kind) -> Sequence[str]:
         """Return one line for each installed adapter of a kind that cannot be used."""

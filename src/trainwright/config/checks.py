@@ -326,6 +326,8 @@ def _check_source(root: Node, path: str, data: Node, problems: Problems) -> None
     unset = any(node.template is not None and node.text is None for node in mapping(data).values())
     if unset:
         return  # an unset variable has been reported already
+    if "dvc" in mapping(data) and kind is not None:
+        return
     if kind is None and file is None:
         problems.report(
             "names no source; give type (digits, wine ...), path or train_path", path, data.key_source

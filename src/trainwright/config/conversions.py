@@ -17,6 +17,7 @@ from trainwright.config.schema import TrackerConfig
 from trainwright.config.search_spaces import read_search
 from trainwright.config.synonyms import fold
 from trainwright.config.tree import Conversion, Draft, Node, find, mapping, named, put, take
+from trainwright.config.versions import is_reference
 from trainwright.config.words import literal
 
 # Values of `distributed.strategy`, in lower case and without separators, as PyTorch, Lightning and Accelerate
@@ -54,6 +55,9 @@ def _data(draft: Draft, path: str, node: Node) -> None:
         draft.notes.append(f"{node.source}: {path}: {node.value} is read as data.path")
         kind = Node(FILE_TYPES[ending], node.source, node.key)
         node.value = {"path": Node(node.value, node.source, node.key), "type": kind}
+    elif isinstance(node.value, str) and is_reference(node.value):
+        draft.notes.append(f"{node.source}: {path}: {node.value} is read as data.path")
+        node.value = {"path": Node(node.value, node.source, node.key)}
     _section("type", draft, path, node)
 
 

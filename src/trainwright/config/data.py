@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from trainwright.config.fields import Section, TypedSection, bits, placement, record
 from trainwright.config.sampling import SamplingConfig
 from trainwright.config.splits import SplitConfig
 from trainwright.config.transforms import Transform
+from trainwright.config.versions import is_reference
 
 ColumnType = Literal["number", "boolean", "category", "time", "date", "text", "id", "ignore"]
 Encode = Literal["auto", "onehot", "ordinal", "category", "target", "frequency"]
@@ -57,6 +58,18 @@ class ColumnConfig(Section):
         return self
 
 
+class DvcConfig(Section):
+    """Data that DVC tracks in a Git repository."""
+
+    repo: str = record(".", description="the repository: a folder, or the URL of a clone")
+    path: str = record(description="the file or folder in the repository")
+    rev: str | None = record(
+        None,
+        description="a branch, a tag or a commit; a run records the commit; default: the newest commit",
+    )
+    remote: str | None = record(None, description="the remote of DVC; default: that of the repository")
+
+
 class DataConfig(TypedSection):
     """The source of the rows, and how they are prepared."""
 
@@ -68,8 +81,12 @@ class DataConfig(TypedSection):
     path: str | None = record(
         None,
         description="what is to be split: a file, or of tables a folder or a pattern of files; or its URL "
-        "(s3://, gs://, az://)",
+        "(s3://, gs://, az://); or a version of a data set, NAME@VERSION",
     )
+    version: str | None = record(
+        None, description="the version of the data set that path names: v3, a tag or latest; as NAME@VERSION"
+    )
+    dvc: DvcConfig | None = None
     train_path: str | None = record(None, description="where the training rows are, instead of path")
     val_path: str | None = record(None, description="where the validation rows are, together with train_path")
     test_path: str | None = record(None, description="where the test rows are, together with train_path")
@@ -178,6 +195,25 @@ class DataConfig(TypedSection):
         "(collate_fn of a DataLoader): (features, target), or a mapping of named arrays; it is called for "
         "each microbatch",
     )
+
+    _versions_in: str = PrivateAttr("")
+
+    def with_versions_in(self, url: str) -> DataConfig:
+        """Return the section with the place of the versions that it names, which is no part of a config."""
+        copy = self.model_copy()
+        copy._versions_in = url
+        return copy
+
+    @property
+    def has_versions(self) -> bool:
+        """True if the data are a version of a data set, and no file."""
+        paths = (self.path, self.train_path, self.val_path, self.test_path)
+        return self.dvc is not None or any(path is not None and is_reference(path) for path in paths)
+
+    @property
+    def versions_in(self) -> str:
+        """The URL of the folder of runs that keeps the versions; empty if the section names none."""
+        return self._versions_in
 
     @property
     def targets(self) -> list[str]:

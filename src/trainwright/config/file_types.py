@@ -50,11 +50,24 @@ def folder_type(path: str) -> str | None:
         if not folder.is_dir():
             return None
         files = (file for file in folder.rglob("*") if file.is_file())
-        counts: Counter[str | None] = Counter()
-        for _, file in zip(range(_LOOKED_AT), files, strict=False):
-            if not any(part.startswith((".", "_")) for part in file.relative_to(folder).parts):
-                counts[FILE_TYPES.get(ending_of(file.name))] += 1
+        some = [file.relative_to(folder) for _, file in zip(range(_LOOKED_AT), files, strict=False)]
     except OSError:
         return None
+    return _type_of_tables(some)
+
+
+def type_of_names(names: Sequence[str]) -> str | None:
+    """Return the `data.type` of files by their paths: of the one file, or of the tables in a folder."""
+    if len(names) == 1 and (kind := FILE_TYPES.get(ending_of(names[0]))) is not None:
+        return kind
+    return _type_of_tables([PurePath(name) for name in names])
+
+
+def _type_of_tables(files: Sequence[PurePath]) -> str | None:
+    """Return the type of the tables in a folder, given the paths of its files relative to it."""
+    counts: Counter[str | None] = Counter()
+    for file in files:
+        if not any(part.startswith((".", "_")) for part in file.parts):
+            counts[FILE_TYPES.get(ending_of(file.name))] += 1
     kind = max(counts, key=lambda kind: counts[kind], default=None)
     return kind if kind in ENDINGS and counts[kind] == counts.total() else None

@@ -18,6 +18,7 @@ from trainwright.config.options import OPTIONS
 from trainwright.config.resolved import Resolved, flatten
 from trainwright.config.schema import RunConfig
 from trainwright.config.tree import DEFAULT, Draft, Problems, walk
+from trainwright.config.versions import pin_data
 from trainwright.errors import ConfigError, Problem
 
 
@@ -57,6 +58,7 @@ def load(
         raise ConfigError(problems)
     root = root if top is None else layers.merge(root, top)
     expand(root, problems, foreign=() if variables else layers.files, known=known)
+    pin_data(root, problems, notes, adapters)
     draft = Draft(root, problems, notes, adapters, layers.files, objects)
     draft.convert(MERGED)
     if adapters is not None:
@@ -76,6 +78,8 @@ def load(
     remember_numbers(nodes)
     if problems or config is None:
         raise ConfigError(sorted(problems, key=_position))
+    if adapters is not None and config.data is not None and config.data.has_versions:
+        config = config.model_copy(update={"data": config.data.with_versions_in(adapters.versions_in)})
     sources = {key: nodes[key].source if key in nodes else DEFAULT for key in flatten(config)}
     templates = {path: node.template for path, node in nodes.items() if node.template is not None}
     folder = None if isinstance(source, Mapping) else Path(source).absolute().parent

@@ -20,6 +20,7 @@ from trainwright.config.env import DATA_PATHS, VARIABLE, is_public_path
 from trainwright.config.fields import affects
 from trainwright.config.schema import PLACEMENT, RunConfig
 from trainwright.config.tree import DEFAULT, Source, join
+from trainwright.config.versions import is_reference
 from trainwright.redact import is_secret, redacted
 
 log = logging.getLogger("trainwright")
@@ -84,6 +85,16 @@ class Resolved:
         given = {key: template for key, template in self.templates.items() if key in DATA_PATHS}
         texts = {key: getattr(self.config.data, key.removeprefix("data.")) for key in given}
         return {key: str(text) for key, text in texts.items() if text and is_public_path(given[key], text)}
+
+    def versions(self) -> dict[str, str]:
+        """Return the exact versions of data that the config names, by dotted key."""
+        data = self.config.data
+        if data is None or not data.has_versions:
+            return {}
+        paths = {key: getattr(data, key.removeprefix("data.")) for key in DATA_PATHS}
+        dvc = {} if data.dvc is None else {"data.dvc.rev": data.dvc.rev}
+        found = {key: path for key, path in paths.items() if path is not None and is_reference(path)}
+        return found | dvc
 
     @property
     def settings(self) -> list[str]:

@@ -19,6 +19,7 @@ from trainwright.types import Array, Batch, DataInfo, FeatureForm, Ids, SplitNam
 
 if TYPE_CHECKING:
     from trainwright.records.manifest import RepeatedRows
+    from trainwright.records.pins import Pin
 
 T = TypeVar("T")
 
@@ -218,6 +219,7 @@ class DataBundle:
         batch_size: That of the user's data loaders, if the samples were given as such.
         examples: The first rows of each split, as predictions take them, before they became features: tables
             read as their kinds, texts, or images (`images.sources.RawImages`).
+        pins: The versions of the data, by the keys of the config that name them.
     """
 
     info: DataInfo
@@ -241,6 +243,7 @@ class DataBundle:
     code: Sequence[Any] = field(default=(), repr=False)
     batch_size: int | None = None
     examples: Mapping[SplitName, Any] = field(default_factory=dict, repr=False)
+    pins: Mapping[str, Pin] = field(default_factory=dict)
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, compute: Callable[[DataBundle], T]) -> T:
@@ -256,6 +259,12 @@ class DataBundle:
         """The files that samples are read from while a run trains, as paths or URLs."""
         splits = [split for split in self.splits.values() if isinstance(split, ReadFromFiles)]
         return [*self.shards_read, *(file for split in splits for file in split.files_read)]
+
+    def with_pins(self, pins: Mapping[str, Pin]) -> DataBundle:
+        """Return the same data with the versions that they are."""
+        pinned = replace(self, pins=pins)
+        pinned.share(self._known)
+        return pinned
 
     def described_as(self, info: DataInfo) -> DataBundle:
         """Return the same data with another description, which `once` does not depend on."""

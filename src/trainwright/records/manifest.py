@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from trainwright.records.compression import CompressionRecord
 from trainwright.records.document import Document, Name, Record
+from trainwright.records.pins import Pin
 from trainwright.redact import fingerprinted
 
 Json = dict[str, Any]
@@ -80,7 +81,8 @@ class DataIdentity(Record):
     `rows` identifies the rows of each split, however their features were prepared; `preparation` is the
     SHA-256 of what was fitted to prepare them: rows in another unit may have the same features. `files` has
     the beginning of the SHA-256 of each shard, by its name, to say which of them has changed. `repeated` are
-    the rows that two splits share. `positive` is the label of the positive one of two classes.
+    the rows that two splits share. `positive` is the label of the positive one of two classes. `pins` are the
+    versions of the data, by the keys of the config that name them.
     """
 
     hash: str | None = None
@@ -96,6 +98,7 @@ class DataIdentity(Record):
     files: dict[str, str] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
     repeated: list[RepeatedRows] = Field(default_factory=list)
+    pins: dict[str, Pin] = Field(default_factory=dict)
 
 
 class GitState(Record):
@@ -471,7 +474,7 @@ def _data_view(manifest: Manifest, other: Manifest) -> Json:
         for key, value in _without_none(split.to_json()).items()
     }
     fitted = {} if manifest.data.preparation is None else {"preparation": manifest.data.preparation}
-    return splits | fitted | _changed_files(manifest, other)
+    return splits | fitted | _changed_files(manifest, other) | _changed_pins(manifest, other)
 
 
 def _changed_files(manifest: Manifest, other: Manifest) -> dict[str, str]:
@@ -482,6 +485,13 @@ def _changed_files(manifest: Manifest, other: Manifest) -> dict[str, str]:
     files, others = manifest.data.files, other.data.files
     changed = [name for name in files if others.get(name, files[name]) != files[name]]
     return {f"file {name}": files[name] for name in changed[:_SHOWN_FILES]}
+
+
+def _changed_pins(manifest: Manifest, other: Manifest) -> dict[str, str]:
+    """Return the versions that both manifests name, and whose content differs."""
+    pins, others = manifest.data.pins, other.data.pins
+    changed = [key for key in pins if key in others and others[key].identity != pins[key].identity]
+    return {f"version of {key}": str(pins[key]) for key in changed}
 
 
 def _weights_view(manifest: Manifest) -> Json:

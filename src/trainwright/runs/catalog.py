@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from trainwright import plugins
 from trainwright.config.adapters import Kind, Meaning
+from trainwright.config.file_types import type_of_names
 from trainwright.config.spellings import Spellings
 from trainwright.config.synonyms import fold
 from trainwright.evaluation import metrics
 from trainwright.frameworks.base import Framework
+from trainwright.records.listing import runs_folder
+from trainwright.storage.urls import store_url
+from trainwright.versions.base import Version
 
 ENGINE_TRAINING_KEYS = (  # what the engine does for every framework
     "class_weights",
@@ -25,7 +30,30 @@ _ATTRIBUTES = {"model": "models", "optimizer": "optimizers", "loss": "losses"}
 
 
 class Catalog:
-    """The installed adapters, as the config loader asks for them (`config.Adapters`)."""
+    """The installed adapters, as the config loader asks for them (`config.Adapters`).
+
+    Args:
+        runs_dir: The folder of the runs, which keeps versions of data; default: that of the environment.
+    """
+
+    def __init__(self, runs_dir: Path | None = None) -> None:
+        self._runs_dir = runs_dir
+
+    @property
+    def versions_in(self) -> str:
+        """The URL of the folder of runs, which keeps versions of data."""
+        return store_url(self._runs_dir or runs_folder())
+
+    def pin(self, kind: str, reference: Mapping[str, str | None]) -> tuple[Mapping[str, str], str | None]:
+        """Return the keys of the exact version that a reference to data means now, and their `data.type`.
+
+        Raises:
+            InputError: There is no such version.
+        """
+        versions: Version = plugins.adapter("version", kind)(self.versions_in)
+        pin = versions.resolve(reference)
+        names = [pin.file] if pin.file else versions.describe(pin).names
+        return pin.reference, type_of_names(names)
 
     def names(self, kind: Kind, framework: str | None = None) -> Sequence[str]:
         """Return the names that a config may use for `kind`; plugins that cannot be used are left out."""

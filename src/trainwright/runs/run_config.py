@@ -53,7 +53,10 @@ def read_config(
     """
     file, allowed = run.checked_config_file(), trust or is_trusted(run)
     try:
-        adapters, known = Catalog() if checked else None, known_paths(run) if allowed else None
+        adapters, known = (
+            Catalog(run.path.parent.parent) if checked else None,
+            known_paths(run) if allowed else None,
+        )
         return load_config(file, overrides, adapters, variables=allowed, known=known)
     except ConfigError as error:
         if not allowed and (unfilled := _unfilled(run, error)) is not None:

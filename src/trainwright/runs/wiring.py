@@ -54,6 +54,7 @@ from trainwright.runs.data.learner_splits import learner_splits
 from trainwright.runs.data.positive import with_positive_class
 from trainwright.runs.data.sampling import check_sampling, drawing_weights, epoch_samples
 from trainwright.runs.data.shared import loaded
+from trainwright.runs.data.versions import with_local_data
 from trainwright.runs.frameworks import form_for, framework_for
 from trainwright.runs.objects import NO_DATA, Objects
 from trainwright.runs.processes.threads import default_threads
@@ -131,8 +132,9 @@ def load_data(config: RunConfig, model: Any = None, settle: Settle = PLAIN.settl
         _check_sources(config, rule)
     cls = plugins.dataset_of(config.data.type)
     request = LoadRequest(form_for(config, model), settle)
-    bundle = loaded(cls(config.data, cls.Params(**config.data.params)), config.data, request)
-    return with_positive_class(bundle, config)
+    data, pins = with_local_data(config.data)
+    bundle = loaded(cls(data, cls.Params(**data.params)), data, request)
+    return with_positive_class(bundle.with_pins(pins) if pins else bundle, config)
 
 
 def _check_sources(config: RunConfig, rule: ImportRule) -> None:

@@ -85,6 +85,11 @@ def url_of(runs_dir: Path) -> str | None:
     return url if runs_dir.name == _hash(url) else None
 
 
+def store_url(runs_dir: Path) -> str:
+    """Return the URL of a folder of runs: that of its store, or of the folder on the local disk."""
+    return url_of(runs_dir) or runs_dir.absolute().as_uri()
+
+
 def run_url(path: Path) -> str | None:
     """Return the URL of the run with this working copy, or None for a run on the local disk."""
     url = url_of(path.absolute().parent.parent)

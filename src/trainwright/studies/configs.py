@@ -33,13 +33,14 @@ class StudyConfig:
     """The user's config of a study, from which the configs of its runs are made.
 
     `resolved` is the config with its overrides, and `objects` says whether the data were given as Python
-    objects.
+    objects. `runs_dir` is the folder of the runs.
     """
 
     config: Config
     overrides: Overrides
     resolved: Resolved
     objects: bool
+    runs_dir: Path
 
     @staticmethod
     def read(config: Config, overrides: Overrides, runs_dir: Path, *, objects: bool) -> StudyConfig:
@@ -55,9 +56,10 @@ class StudyConfig:
             ConfigError: The config is wrong; the error lists every problem.
             RunNotFoundError: `model.init_from` names no run.
         """
-        base = StudyConfig(
-            config, overrides, load_config(config, overrides, Catalog(), objects=objects), objects
-        )
+        resolved = load_config(config, overrides, Catalog(runs_dir), objects=objects)
+        base = StudyConfig(config, overrides, resolved, objects, runs_dir)
+        if versions := resolved.versions():
+            base = base.with_overrides(versions)  # resolved once, for all runs
         if base.resolved.config.data is None:
             if not objects:
                 require_data(base.resolved, config)
@@ -147,8 +149,8 @@ class StudyConfig:
 
     def _with(self, overrides: Overrides, more: Mapping[str, Any]) -> StudyConfig:
         merged = with_settings(overrides, more)
-        resolved = load_config(self.config, merged, Catalog(), objects=self.objects)
-        return StudyConfig(self.config, merged, resolved, self.objects)
+        resolved = load_config(self.config, merged, Catalog(self.runs_dir), objects=self.objects)
+        return StudyConfig(self.config, merged, resolved, self.objects, self.runs_dir)
 
 
 def _without_model(overrides: Overrides) -> Overrides:

@@ -16,18 +16,18 @@ import pytest
 
 import trainwright
 from trainwright.callbacks.base import Callback
-from trainwright.datasets.samples import file_hashes
 from trainwright.datasets.samples.cache import DataCache
 from trainwright.datasets.samples.file_hashes import FilesRead, hashes_of, reading_again
 from trainwright.datasets.samples.shards import keep_in_cache, kept_in_cache
+from trainwright.process import file_stamps
 from trainwright.records.run_dir import RunDir
 
 
 @pytest.fixture
 def remembering(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The cache, in which the hashes of new files in memory are remembered, too."""
-    monkeypatch.setattr(file_hashes, "_SETTLED_NS", -(10**18))
-    monkeypatch.setattr(file_hashes, "_is_in_memory", lambda device: False)
+    monkeypatch.setattr(file_stamps, "_SETTLED_NS", -(10**18))
+    monkeypatch.setattr(file_stamps, "_is_in_memory", lambda device: False)
     monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -58,8 +58,8 @@ def test_a_changed_digit_in_the_cache_of_hashes_changes_no_hash(remembering: Pat
 def test_what_times_do_not_show_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "rows"  # in memory, as all files of tests
     file.write_bytes(b"before")
-    monkeypatch.setattr(file_hashes, "_SETTLED_NS", -(10**18))
-    if not file_hashes._is_in_memory(file.stat().st_dev):
+    monkeypatch.setattr(file_stamps, "_SETTLED_NS", -(10**18))
+    if not file_stamps._is_in_memory(file.stat().st_dev):
         pytest.skip("the temporary folder is on a disk")
     with file.open("r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapped:
         mapped[:1] = b"B"
@@ -73,7 +73,7 @@ def test_what_times_do_not_show_is_not_remembered(tmp_path: Path, monkeypatch: p
 def test_a_file_that_changed_within_a_minute_is_hashed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_hashes, "_is_in_memory", lambda device: False)
+    monkeypatch.setattr(file_stamps, "_is_in_memory", lambda device: False)
     file = tmp_path / "rows"
     file.write_bytes(b"before")
     past = time.time() - 86400

@@ -23,10 +23,11 @@ from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import PLAIN
 from trainwright.datasets.huggingface import HuggingfaceDataset, HuggingfaceParams
 from trainwright.datasets.parquet import ParquetDataset, ParquetParams
-from trainwright.datasets.samples import arrow_rows, file_hashes
+from trainwright.datasets.samples import arrow_rows
 from trainwright.datasets.samples.shards import expanded
 from trainwright.datasets.webdataset import WebdatasetDataset, WebdatasetParams
 from trainwright.errors import DataError
+from trainwright.process import file_stamps
 from trainwright.records.manifest import DataIdentity
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.catalog import Catalog
@@ -199,8 +200,8 @@ def test_a_shard_that_is_damaged_or_compressed_is_named(tmp_path: Path) -> None:
 
 
 def test_what_is_damaged_in_the_cache_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_hashes, "_SETTLED_NS", -(10**18))
-    monkeypatch.setattr(file_hashes, "_is_in_memory", lambda device: False)
+    monkeypatch.setattr(file_stamps, "_SETTLED_NS", -(10**18))
+    monkeypatch.setattr(file_stamps, "_is_in_memory", lambda device: False)
     path = write_tars(tmp_path)
     wanted = tars(path).splits["train"].fingerprint()
     kept = [file for file in (tmp_path / "cache").rglob("*") if file.suffix in (".npz", ".json")]

@@ -174,3 +174,28 @@ def test_the_exit_code_says_that_something_differs_where_it_is_asked_for(
     assert capsys.readouterr().out.endswith("no differences\n")
     assert main(["data", "diff", "jan.csv", "march.csv"]) == 2
     assert "march.csv is no file or folder of tables, and" in capsys.readouterr().err
+
+
+def test_versions_and_runs_that_are_pinned_to_them_are_compared(folder: Path) -> None:
+    trainwright.data_add("jan.csv", "churn")
+    (folder / "jan.csv").unlink()
+    one = trained(**{"data.path": "churn@latest"})
+    trainwright.data_add("feb.csv", "churn")
+    (folder / "feb.csv").unlink()
+    two = trained(**{"data.path": "churn@latest"})
+    for names in (("churn@v1", "churn@v2"), (one, two), (one, "churn@latest")):
+        found = trainwright.data_diff(*names)
+        assert (found.compared, found.sentences()) == ("rows", [SENTENCE])
+    assert trainwright.data_diff(one, "churn@v1").equal
+    assert trainwright.compare(one, two).data == (SENTENCE,)
+    with pytest.raises(InputError, match="no version 'v9'"):
+        trainwright.data_diff("churn@v1", "churn@v9")
+
+
+def test_the_size_of_versions_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainwright.data_add("jan.csv", "churn")
+    trainwright.data_add("feb.csv", "churn")
+    one, two = (trained(**{"data.path": f"churn@v{i}"}) for i in (1, 2))
+    size = (folder / "jan.csv").stat().st_size + (folder / "feb.csv").stat().st_size
+    monkeypatch.setattr(differences, "_READ_BESIDE", size - 1)
+    assert "trainwright data diff" in trainwright.compare(one, two).data[0]

@@ -14,8 +14,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
+from trainwright.datasets.samples.threads import THREADS
 from trainwright.digest import sha256_bytes, sha256_file, write_file
 from trainwright.errors import DataError, InputError
 from trainwright.safe_files import make_folders
@@ -25,6 +26,7 @@ from trainwright.stores.base import DataStore, Version
 LIMIT = "TRAINWRIGHT_DATA_CACHE_GIB"
 _DEFAULT_GIB = 50.0
 _CONTENT, _RECORD, _LOCK = "content", "record.json", ".lock"
+_FILES = "files"  # of a tree, whose content is the list of their hashes
 _NEW = ".new-"  # folders of downloads that have not ended
 log = logging.getLogger("trainwright")
 
@@ -101,6 +103,35 @@ class DataCache:
             return {"what": what}
 
         return self._path(_Kept(identity, what, size, fill))
+
+    def tree(self, identity: str, what: str, size: int, make: Callable[[Path], Path]) -> Path:
+        """Return the path of a file or a folder of files, made if there is none.
+
+        The files are read-only, and compared with their hashes when a process first uses them.
+
+        Args:
+            identity: What the content depends on.
+            what: What it is, for messages.
+            size: About how many bytes it has.
+            make: Writes it into an empty folder, and returns its path there.
+
+        Raises:
+            DataError: There is no room for it, or it cannot be written.
+        """
+
+        def fill(content: Path) -> Mapping[str, object]:
+            log.info("writing %s (%s) to %s", what, _gib(size), self._folder)
+            files = content.with_name(_FILES)
+            files.mkdir()
+            name = make(files).relative_to(files).as_posix()
+            hashes = _tree_hashes(files)
+            for path in hashes:
+                (files / path).chmod(0o444)
+            content.write_bytes(json.dumps(hashes).encode())
+            return {"what": what, "name": name, "tree": sum((files / path).stat().st_size for path in hashes)}
+
+        copy = self._path(_Kept(identity, what, size, fill)).parent
+        return copy / _FILES / str(_record(copy)["name"])
 
     def found(self, identity: str) -> Path | None:
         """Return the path of a file that was made; None if there is none, or a damaged one."""
@@ -186,7 +217,7 @@ class DataCache:
         allowed = f"the local copies of data may take up {_gib(self._limit)} in all; set {LIMIT} to more GiB"
         if size > self._limit:
             raise DataError(f"{what} takes up {_gib(size)}, but {allowed}")
-        sizes = {path.parent: path.stat().st_size for path in self._folder.glob(f"*/{_CONTENT}")}
+        sizes = {path.parent: _size(path.parent) for path in self._folder.glob(f"*/{_CONTENT}")}
         used = sum(sizes.values())
         for copy in sorted(sizes, key=lambda copy: copy.stat().st_mtime):
             if used + size > self._limit and _delete_unused(copy):
@@ -247,10 +278,37 @@ def _lock_shared(path: Path) -> bool:
 def _is_damaged(copy: Path) -> bool:
     """Return whether a copy is not what was written, or another one with its name."""
     try:
-        record = json.loads((copy / _RECORD).read_bytes())
-        return bool(record["copy"] != copy.name or sha256_file(copy / _CONTENT) != record["sha256"])
+        record = _record(copy)
+        if record["copy"] != copy.name or sha256_file(copy / _CONTENT) != record["sha256"]:
+            return True
+        files = copy / _FILES
+        return files.exists() and _tree_hashes(files) != json.loads((copy / _CONTENT).read_bytes())
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # the last one of nested JSON
         return True
+
+
+def _record(copy: Path) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((copy / _RECORD).read_bytes())
+    return record
+
+
+def _size(copy: Path) -> int:
+    """Return the bytes of a copy: of its content, and of the files of a tree."""
+    with suppress(OSError, ValueError):
+        return int(_record(copy).get("tree", 0)) + (copy / _CONTENT).stat().st_size
+    return 0
+
+
+def _tree_hashes(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file below a folder, by its path there."""
+    paths = sorted(path for path in folder.rglob("*") if not path.is_dir())
+    return dict(
+        zip(
+            (path.relative_to(folder).as_posix() for path in paths),
+            THREADS.map(sha256_file, paths),
+            strict=True,
+        )
+    )
 
 
 def _delete_unused(copy: Path) -> bool:

@@ -1,21 +1,17 @@
 """Hash files, and remember the hashes in the user's cache as long as the files do not change.
 
-A file has changed if its inode, size or times have. Writing through a memory map need not change the times at
-once: they change when a page is first written after the system has saved it, which takes up to half a minute;
-in a file system in memory they never change. So the hash of a file is not remembered if the file changed
-within the last minute, or lies in memory.
+A file has changed if its inode, size or times have. The hash of a file is not remembered if its times would
+not show a change, as `process.file_stamps` says.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +19,10 @@ from trainwright.datasets.samples.files import existing_file, is_url
 from trainwright.datasets.samples.threads import THREADS
 from trainwright.digest import sha256_bytes, sha256_file, sha256_json
 from trainwright.errors import DataError
+from trainwright.process.file_stamps import shows_changes
 from trainwright.safe_files import make_folders, write_atomically
 from trainwright.storage.urls import cache_folder
 
-_SETTLED_NS = 60_000_000_000
-_IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
 _reads_again = ContextVar("reads_again", default=False)  # of this thread: ignore what is remembered
 Stamp = list[int]
 
@@ -49,7 +44,7 @@ def hashes_of(paths: Sequence[str]) -> list[str]:
     fresh = {
         file: [*stamp, sha256, _checksum(file, stamp, sha256)]
         for file, (stamp, sha256) in found.items()
-        if _shows_changes(file, stamp, now)
+        if shows_changes(file, stamp[2:], now)
     }
     if any(known.get(file) != entry for file, entry in fresh.items()):
         with suppress(OSError):  # without it, the files are only read again
@@ -135,27 +130,11 @@ def _stamp(file: str | Path) -> Stamp:
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def _shows_changes(file: str, stamp: Stamp, now: int) -> bool:
-    """Return whether a change of a file would change its times."""
-    return max(stamp[2:]) < now - _SETTLED_NS and not _is_in_memory(Path(file).stat().st_dev)
-
-
-@cache
-def _is_in_memory(device: int) -> bool:
-    """Return whether a file system is in memory, where a memory map need not change the times of a file."""
-    number = f"{os.major(device)}:{os.minor(device)}"
-    with suppress(OSError):  # outside Linux
-        for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
-            if line.split()[2] == number and (kind := re.search(r" - (\S+)", line)) is not None:
-                return kind[1] in _IN_MEMORY
-    return False
-
-
 def _state(file: str, now: int) -> _State | None:
     """Return the state of a file; None if it cannot be read."""
     with suppress(OSError):
         stamp = _stamp(file)
-        return _State(stamp, None if _shows_changes(file, stamp, now) else sha256_file(Path(file)))
+        return _State(stamp, None if shows_changes(file, stamp[2:], now) else sha256_file(Path(file)))
     return None
 
 

@@ -171,7 +171,7 @@ class Origin:
             open_regular(path, depth=2).close()
         except OSError as error:
             raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-        return load_resolved(path, adapters=Catalog())
+        return load_resolved(path, adapters=Catalog(self._run.path.parent.parent))
 
     def parent_begin(self) -> tuple[Cursor, Inherited]:
         """Return where the parent's own steps began, and what it took over."""

@@ -15,6 +15,7 @@ from trainwright.records.manifest import Manifest
 from trainwright.records.run_dir import RunDir
 from trainwright.redact import redacted
 from trainwright.runs.data.sources import Source, absolute_paths, open_sources, source_of
+from trainwright.runs.data.versions import described
 from trainwright.runs.lookup import RunName
 from trainwright.runs.run_config import read_config
 from trainwright.runs.workdir import working_directory
@@ -92,7 +93,7 @@ def in_sentences(first: RunDir, second: RunDir, *, trust: bool = False) -> tuple
     if before is None or after is None or before.data.hash == after.data.hash:
         return ()
     try:
-        if _bytes(first, trust=trust) + _bytes(second, trust=trust) > _READ_BESIDE:
+        if _bytes(first, before, trust=trust) + _bytes(second, after, trust=trust) > _READ_BESIDE:
             return (f"see what differs with `trainwright data diff {first.id} {second.id}`",)
         found = _diff(source_of(first, trust=trust), source_of(second, trust=trust))
     except (TrainwrightError, OSError) as error:
@@ -102,12 +103,14 @@ def in_sentences(first: RunDir, second: RunDir, *, trust: bool = False) -> tuple
     return (*found.sentences(), *found.notes) or (_SAME,)
 
 
-def _bytes(run: RunDir, *, trust: bool) -> int:
-    """Return the bytes of the files of a run's data; of those that are not on this machine, very many."""
+def _bytes(run: RunDir, manifest: Manifest, *, trust: bool) -> int:
+    """Return the bytes of the files of a run's data; of those that are at a URL, very many."""
     data: DataConfig | None = read_config(run, checked=False, trust=trust).config.data
-    if data is None or (data.path is None and data.train_path is None):
+    if data is None:
         return 0
-    total = 0
+    total = sum(described(pin, run.path.parent.parent).bytes for pin in manifest.data.pins.values())
+    if data.path is None and data.train_path is None:
+        return total
     for path in absolute_paths(data, working_directory(run)).values():
         if is_url(path) or is_pattern(path):
             return _READ_BESIDE + 1

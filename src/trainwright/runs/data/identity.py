@@ -39,6 +39,7 @@ def data_inputs(bundle: DataBundle) -> DataIdentity:
         files={name: sha256[:_NOTED] for name, sha256 in bundle.files.items()},
         warnings=[*bundle.warnings, *([in_words(bundle.skipped)] if bundle.skipped else [])],
         repeated=list(bundle.repeated),
+        pins=dict(bundle.pins),
     )
 
 

@@ -14,9 +14,11 @@ from trainwright.datasets.samples.files import is_pattern, is_url, paths_by_spli
 from trainwright.datasets.tables.diff.side import Side
 from trainwright.datasets.tables.frames import row_chunks
 from trainwright.errors import InputError, RunNotFoundError, TrainwrightError
+from trainwright.records.listing import runs_folder
 from trainwright.records.manifest import Manifest
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.data.identity import data_inputs
+from trainwright.runs.data.versions import local_path, with_local_data
 from trainwright.runs.lookup import RunName, find
 from trainwright.runs.run import Run
 from trainwright.runs.run_config import read_config
@@ -48,19 +50,21 @@ def open_sources(
 ) -> tuple[Source, Source]:
     """Return the data sets that a user names; a file beside a run is read with the options of the run."""
     names = (first, second)
-    opened = {name: _opened(name, runs_dir, {}, trust=trust) for name in names if _path(name) is None}
+    opened = {
+        name: _opened(name, runs_dir, {}, trust=trust) for name in names if _path(name, runs_dir) is None
+    }
     params = next((source.params for source in opened.values()), {})
     one, two = (opened.get(name) or _opened(name, runs_dir, params, trust=trust) for name in names)
     return one, two
 
 
 def _opened(name: RunName, runs_dir: Path | str | None, params: Mapping[str, Any], *, trust: bool) -> Source:
-    """Return the data set that a user names: a file, a folder or a pattern of tables, or a run.
+    """Return the data set that a user names: a version, a file, a folder or a pattern of tables, or a run.
 
     Raises:
-        InputError: There is no such file and no such run, or the file cannot be read.
+        InputError: There is no such version, file or run, or a file cannot be read.
     """
-    if (path := _path(name)) is not None:
+    if (path := _path(name, runs_dir)) is not None:
         return Source(str(name), {"train": _side(str(name), row_chunks(path, params))})
     try:
         return source_of(find(name, runs_dir), trust=trust)
@@ -68,9 +72,15 @@ def _opened(name: RunName, runs_dir: Path | str | None, params: Mapping[str, Any
         raise InputError(f"{name} is no file or folder of tables, and {error}") from error
 
 
-def _path(name: RunName) -> str | None:
-    """Return the path of the files that a name stands for; None if it is the name of a run."""
-    return str(name) if not isinstance(name, Run) and _is_of_files(str(name)) else None
+def _path(name: RunName, runs_dir: Path | str | None) -> str | None:
+    """Return the path of the files that a name stands for; None if it is the name of a run.
+
+    The files of a version are brought to this machine.
+    """
+    if isinstance(name, Run):
+        return None
+    path = str(local_path(str(name), runs_folder(runs_dir)))
+    return path if _is_of_files(path) else None
 
 
 def _is_of_files(name: str) -> bool:
@@ -110,7 +120,7 @@ def source_of(run: RunDir, *, trust: bool = False) -> Source:
             # This comes first: it refuses files and hosts that a run of someone else must not use.
             if load_data(config).once(data_inputs).hash != manifest.data.hash:
                 return Source(run.id, {}, run, manifest, f"the data of run {run.id} have changed since")
-            tables = _tables(run, data, folder)
+            tables = _tables(run, with_local_data(data)[0], folder)
     except (TrainwrightError, OSError) as error:
         return Source(run.id, {}, run, manifest, f"the rows of run {run.id} cannot be read: {error}")
     return Source(run.id, tables, run, manifest, params=data.params)

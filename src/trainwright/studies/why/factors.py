@@ -66,12 +66,13 @@ class Factor:
 class ConfigTree:
     """The values of a run's config as a tree, and the texts with `${env:NAME}` by dotted key.
 
-    Paths of data that the run keeps are expanded.
+    Paths of data that the run keeps are expanded. `runs_dir` is the folder of the run's runs, with its data.
     """
 
     values: Json
     templates: Mapping[str, str]
     computation: Mapping[str, Any]
+    runs_dir: Path | None = None
 
     @staticmethod
     def of(run: RunDir, folder: Path, *, trust: bool) -> ConfigTree:
@@ -81,7 +82,7 @@ class ConfigTree:
         templates = {key: text for key, text in resolved.templates.items() if key not in known}
         for key in _FILES:
             _make_absolute(tree, key, folder, templates)
-        return ConfigTree(tree, templates, resolved.computation())
+        return ConfigTree(tree, templates, resolved.computation(), run.path.parent.parent)
 
     def with_changes(self, other: ConfigTree, factors: Iterable[Factor]) -> ConfigTree:
         """Return this config with the keys of some factors as the other one has them."""
@@ -91,7 +92,7 @@ class ConfigTree:
             key = ".".join(path)
             inside = {name: text for name, text in other.templates.items() if _is_in(name, key)}
             templates = {name: text for name, text in templates.items() if not _is_in(name, key)} | inside
-        return ConfigTree(tree, templates, {})
+        return ConfigTree(tree, templates, {}, self.runs_dir)
 
     def with_values(self, changes: Mapping[KeyPath, Any]) -> ConfigTree:
         """Return this config with other values of some keys."""
@@ -102,7 +103,7 @@ class ConfigTree:
         kept = {
             name: text for name, text in self.templates.items() if not any(_is_in(name, key) for key in keys)
         }
-        return ConfigTree(tree, kept, {})
+        return ConfigTree(tree, kept, {}, self.runs_dir)
 
     def load(self) -> Resolved:
         """Check it as any other config.
@@ -113,7 +114,7 @@ class ConfigTree:
         with tempfile.TemporaryDirectory(prefix="trainwright-why-") as folder:
             file = Path(folder) / "config.yaml"
             file.write_text(emit(self.values, self.templates), encoding="utf-8")
-            return load_config(file, adapters=Catalog())
+            return load_config(file, adapters=Catalog(self.runs_dir))
 
 
 def _make_absolute(tree: Json, key: str, folder: Path, templates: Mapping[str, str]) -> None:

@@ -1,0 +1,135 @@
+"""The content of versions: pieces of files by their SHA-256, in objects of their own or in packs.
+
+    trees/<sha256>    the files of a version, compressed
+    chunks/<sha256>   a piece of a file, of 4 MiB at most
+    packs/<sha256>    the contents of small files, one after the other
+    index/<sha256>    the hashes and sizes of the pieces in the pack of this name
+
+All are named by their content, so that two writers of one object write the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cached_property
+from typing import NamedTuple
+
+from trainwright.digest import sha256_bytes
+from trainwright.errors import CheckpointError, DataError
+from trainwright.stores.base import Store
+from trainwright.versions.embedded.tree import TreeFile, decode
+
+PACK_BYTES = 16 << 20
+TREES, CHUNKS, PACKS, INDEX = "trees/", "chunks/", "packs/", "index/"
+
+
+class Slot(NamedTuple):
+    """The place of a piece in a pack."""
+
+    pack: str
+    start: int
+    end: int
+
+
+class Pieces:
+    """The objects of a store that hold the content of versions."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @cached_property
+    def chunks(self) -> set[str]:
+        """The pieces that have an object of their own; read once, and kept with those that are put."""
+        return {key.rpartition("/")[2] for key in self._store.list(CHUNKS)}
+
+    @cached_property
+    def packed(self) -> dict[str, Slot]:
+        """The pieces in packs; read once, and kept with those that are put."""
+        packs = {key.removeprefix(PACKS) for key in self._store.list(PACKS)}
+        indexes = [key.removeprefix(INDEX) for key in self._store.list(INDEX)]
+        return self.slots(pack for pack in indexes if pack in packs)
+
+    def slots(self, packs: Iterable[str]) -> dict[str, Slot]:
+        """Return the places of the pieces in some packs.
+
+        Raises:
+            DataError: An index is damaged or missing.
+        """
+        found: dict[str, Slot] = {}
+        for pack in packs:
+            try:
+                pieces = json.loads(self._store.get(f"{INDEX}{pack}"))
+                start = 0
+                for sha256, size in pieces:
+                    found[sha256] = Slot(pack, start, start := start + size)
+            except (CheckpointError, ValueError, TypeError) as error:
+                raise DataError(f"the index of pack {pack[:12]} is damaged or missing: {error}") from error
+        return found
+
+    def put_chunk(self, sha256: str, data: bytes) -> None:
+        """Store a piece as an object of its own, unless it is there."""
+        if sha256 not in self.chunks:
+            self._store.put_if_absent(chunk_key(sha256), data)
+            self.chunks.add(sha256)
+
+    def put_pack(self, pieces: dict[str, bytes]) -> None:
+        """Store pieces together; the index comes last, and without it the pack does not count."""
+        data = b"".join(pieces.values())
+        pack = sha256_bytes(data)
+        self._store.put_if_absent(f"{PACKS}{pack}", data)
+        sizes = [[sha256, len(piece)] for sha256, piece in pieces.items()]
+        self._store.put_if_absent(f"{INDEX}{pack}", json.dumps(sizes, separators=(",", ":")).encode())
+        start = 0
+        for sha256, piece in pieces.items():
+            self.packed[sha256] = Slot(pack, start, start := start + len(piece))
+
+    def put_tree(self, content: str, stored: bytes) -> None:
+        """Store the list of a version's files."""
+        self._store.put_if_absent(f"{TREES}{content}", stored)
+
+    def tree(self, content: str) -> list[TreeFile]:
+        """Return the files of a version.
+
+        Raises:
+            DataError: The list is damaged or missing.
+        """
+        try:
+            stored = self._store.get(f"{TREES}{content}")
+        except CheckpointError as error:
+            raise DataError(f"the list of files of the version is missing: {error}") from error
+        return decode(content, stored)
+
+    def chunk(self, sha256: str, of: str) -> bytes:
+        """Return a piece that has an object of its own.
+
+        Args:
+            sha256: Its hash.
+            of: The file that it is of, for messages.
+
+        Raises:
+            DataError: It is damaged or missing.
+        """
+        data = self._get(chunk_key(sha256), of)
+        if sha256_bytes(data) != sha256:
+            raise DataError(f"{of}: the chunk {sha256[:12]} is damaged ({chunk_key(sha256)})")
+        return data
+
+    def pack(self, pack: str, of: str) -> bytes:
+        """Return a pack, whose pieces the caller compares with their hashes; `of` as in `chunk`.
+
+        Raises:
+            DataError: It is missing.
+        """
+        return self._get(f"{PACKS}{pack}", of)
+
+    def _get(self, key: str, of: str) -> bytes:
+        try:
+            return self._store.get(key)
+        except CheckpointError as error:
+            raise DataError(f"{of}: a chunk is missing: {error}") from error
+
+
+def chunk_key(sha256: str) -> str:
+    """Return the key of a piece that has an object of its own."""
+    return f"{CHUNKS}{sha256[:2]}/{sha256}"

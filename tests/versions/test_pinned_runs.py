@@ -1,0 +1,166 @@
+"""Runs whose data are versions: a moving name becomes exact, and the pin is an input like any other."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainwright
+from trainwright.cli.main import main
+from trainwright.errors import ChangedInputsError, ConfigError, DataError
+
+TABLE = "a,b,target\n" + "".join(f"{i % 17},{i % 5},{i % 2}\n" for i in range(120))
+CONFIG: dict[str, Any] = {"data": {"path": "churn@latest"}, "model": "logistic_regression"}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TRAINWRIGHT_CACHE", str(tmp_path / "cache"))
+    add(TABLE)
+    return tmp_path
+
+
+def add(text: str, name: str = "churn", **options: Any) -> None:
+    Path("table.csv").write_text(text)
+    trainwright.data_add("table.csv", name, **options)
+
+
+def with_edit(text: str = TABLE) -> str:
+    return text.replace("\n3,", "\n4,")
+
+
+def pins(run: trainwright.Run) -> dict[str, str]:
+    return {key: pin["revision"] for key, pin in run.manifest["data"]["pins"].items()}
+
+
+def test_a_moving_name_is_exact_in_the_config_of_the_run() -> None:
+    run = trainwright.train(CONFIG, quiet=True)
+    add(with_edit())
+    assert 'path: "churn@v1"' in (run.path / "config.yaml").read_text()
+    assert pins(run) == {"data.path": "churn@v1"}
+    assert pins(trainwright.train(CONFIG, quiet=True)) == {"data.path": "churn@v2"}
+    shutil.rmtree("cache")
+    assert trainwright.reproduce(run).verdict == "identical"
+
+
+def test_runs_show_names_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    run = trainwright.train(CONFIG, quiet=True)
+    capsys.readouterr()
+    assert main(["runs", "show", run.id]) == 0
+    assert "churn@v1 (embedded, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "churn@v1",
+        {"path": "churn", "version": "v1"},
+        {"path": "churn", "version": "good"},
+        {"path": "churn@good"},
+        {"train_path": "churn@v1", "test_path": "other@latest"},
+    ],
+)
+def test_each_way_to_name_a_version(data: Any) -> None:
+    add(TABLE, tag="good")
+    add(with_edit())
+    add(with_edit(), "other")
+    run = trainwright.train({**CONFIG, "data": data}, quiet=True)
+    others = {"data.test_path": "other@v1"} if "train_path" in data else {}
+    assert pins(run) == {"data.train_path" if others else "data.path": "churn@v1"} | others
+
+
+def test_a_file_of_the_name_is_a_file() -> None:
+    Path("churn@latest").write_text(with_edit())
+    run = trainwright.train({**CONFIG, "data": {"path": "churn@latest", "type": "csv"}}, quiet=True)
+    assert pins(run) == {}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"path": "chrun@v1"}, r"data\.path: there is no data set 'chrun'; there are: churn; did you mean"),
+        ({"path": "churn@v9"}, r"churn has no version 'v9'; there are: v1, latest"),
+        ({"path": "table.csv", "version": "v1"}, r"data\.version: is the version of the data set that data"),
+        ({"version": "v1"}, r"data\.version: is the version of the data set that data\.path names"),
+    ],
+)
+def test_a_wrong_version_is_a_problem_of_the_config(data: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        trainwright.check({**CONFIG, "data": data})
+
+
+def test_the_type_is_that_of_the_files_of_the_version() -> None:
+    Path("parts").mkdir()
+    for i in range(3):
+        Path(f"parts/{i}.csv").write_text(TABLE)
+    trainwright.data_add("parts")
+    run = trainwright.train({**CONFIG, "data": {"path": "parts@latest"}}, quiet=True)
+    assert run.manifest["data"]["splits"]["train"]["rows"] > 200
+
+
+def test_a_version_with_other_content_is_a_changed_input() -> None:
+    """A run that is moved to a folder of runs whose version of this name is another one is not resumed."""
+    config = {**CONFIG, "model": "mlp", "training": {"max_steps": 6, "threads": 1}}
+    run = trainwright.train(config, quiet=True, verdict=lambda step, metrics: "pause")
+    assert run.status != "completed"
+    shutil.copytree(run.path.parent, "elsewhere/run")
+    moved = Path("elsewhere/run") / run.id
+    with pytest.raises(DataError, match="there is no data set 'churn'"):
+        trainwright.resume(str(moved))
+    Path("table.csv").write_text(with_edit())
+    trainwright.data_add("table.csv", "churn", runs_dir="elsewhere")
+    with pytest.raises(ChangedInputsError, match=r"version of data\.path was churn@v1 \(embedded, \w+"):
+        trainwright.resume(str(moved))
+    assert trainwright.resume(run, quiet=True).status == "completed"
+
+
+def test_predict_and_evaluate_take_versions(caplog: pytest.LogCaptureFixture) -> None:
+    run = trainwright.train(CONFIG, quiet=True)
+    add(with_edit())
+    caplog.clear()
+    assert trainwright.evaluate(run, data="churn@v2") == trainwright.evaluate(run, data="table.csv")
+    assert "was trained on" not in caplog.text
+    trainwright.evaluate(run, data="churn@v1")
+    assert "holds the rows that the model was trained on" in caplog.text
+    assert len(trainwright.predict(run, "churn@latest")) == 120
+    assert main(["predict", run.id, "churn@v2", "-o", "out.csv"]) == 0
+    assert len(Path("out.csv").read_text().splitlines()) == 121
+    with pytest.raises(DataError, match="churn has no version 'v7'"):
+        trainwright.predict(run, "churn@v7")
+
+
+def test_a_study_resolves_a_moving_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainwright.studies import configs
+
+    made = configs.StudyConfig.read(CONFIG, (), Path("runs"), objects=False)
+    add(with_edit())
+    assert made.with_fold(2, 1).resolved.config.data.path == "churn@v1"
+    folds = trainwright.cross_validate(CONFIG, folds=2)
+    assert {tuple(pins(run).values()) for run in folds.runs} == {("churn@v2",)}
+
+
+def test_deleting_runs_says_which_versions_are_free(capsys: pytest.CaptureFixture[str]) -> None:
+    run = trainwright.train(CONFIG, quiet=True)
+    again = trainwright.train(CONFIG, quiet=True)
+    capsys.readouterr()
+    assert main(["runs", "delete", run.id, "--dry-run"]) == 0
+    assert "no other run holds" not in capsys.readouterr().out
+    assert main(["runs", "delete", run.id, again.id, "--dry-run"]) == 0
+    assert "no other run holds churn@v1" in capsys.readouterr().out
+
+
+def test_a_created_run_holds_its_version() -> None:
+    run = trainwright.create(CONFIG)
+    assert trainwright.data_show("churn@v1")["runs"] == [run.id]
+
+
+def test_the_cached_files_are_read_only_and_mended() -> None:
+    first = trainwright.train(CONFIG, quiet=True)
+    (file,) = Path("cache/data").glob("*/files/*")
+    assert file.stat().st_mode & 0o222 == 0
+    file.chmod(0o644)
+    file.write_text(with_edit())
+    assert trainwright.train(CONFIG, quiet=True).digest == first.digest
+    assert file.read_text() == TABLE
