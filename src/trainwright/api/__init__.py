@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from trainwright.api.compressing import compress
     from trainwright.api.configs import check, init, schema
     from trainwright.api.data import data_add, data_delete, data_gc, data_get, data_log, data_show
-    from trainwright.api.differences import why
+    from trainwright.api.differences import data_diff, why
     from trainwright.api.exporting import export
     from trainwright.api.forking import fork
     from trainwright.api.housekeeping import clean, delete, get, list_runs, summaries, sync
@@ -43,6 +43,7 @@ __all__ = [
     "cross_validate",
     "data_add",
     "data_delete",
+    "data_diff",
     "data_gc",
     "data_get",
     "data_log",
@@ -85,7 +86,7 @@ _VERBS = {
     "compressing": ("compress",),
     "configs": ("check", "init", "schema"),
     "data": ("data_add", "data_delete", "data_gc", "data_get", "data_log", "data_show"),
-    "differences": ("why",),
+    "differences": ("data_diff", "why"),
     "exporting": ("export",),
     "forking": ("fork",),
     "housekeeping": ("clean", "delete", "get", "list_runs", "summaries", "sync"),

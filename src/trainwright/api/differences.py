@@ -1,7 +1,8 @@
-"""Find which difference of two runs moved a metric."""
+"""Compare two data sets, and find which difference of two runs moved a metric."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from trainwright.records.listing import local_runs_folder
 from trainwright.runs.lookup import RunName, find
 
 if TYPE_CHECKING:
+    from trainwright.datasets.tables.diff.result import DataDiff
     from trainwright.studies.study import TrialWatcher
     from trainwright.studies.why.why import Why
 
@@ -63,3 +65,37 @@ def why(
     watch = watched(watch, quiet=quiet) or ignore_trials
     study = StudyRequest(before.path.parent.parent, resume, watch=watch)
     return study_unless_interrupted(run_study(before, after, WhyRequest(study, metric, max_runs, trust)))
+
+
+def data_diff(
+    first: RunName,
+    second: RunName,
+    *,
+    key: str | Sequence[str] | None = None,
+    limit: int = 10,
+    runs_dir: Path | str | None = None,
+    trust: bool = False,
+) -> DataDiff:
+    """Compare two data sets: their columns, rows, cells and distributions.
+
+    Args:
+        first: A file of rows (CSV, Parquet, JSON Lines, Excel, npz), a folder or a pattern of such files, or
+            a version of them (`churn@v3`); or a run, whose data are meant.
+        second: The same.
+        key: The column, or columns, that identify a row. Default: a column that is named like an identifier,
+            and has no value twice; if there is none, rows are compared by content.
+        limit: The number of changed cells, and of added and removed rows, that are named.
+        runs_dir: The folder of the runs.
+        trust: As in `load`.
+
+    Returns:
+        The differences. If the rows of a run are gone, or have changed since, two runs are compared by what
+        they recorded.
+
+    Raises:
+        InputError: There is no such file and no such run, no such column, or a table cannot be read.
+    """
+    from trainwright.runs.data.differences import data_diff as compare
+
+    keys = [key] if isinstance(key, str) else list(key or ())
+    return compare(first, second, key=keys, limit=limit, runs_dir=runs_dir, trust=trust)

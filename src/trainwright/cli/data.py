@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from trainwright.cli import options
+from trainwright.cli.data_diff import diff
 from trainwright.cli.output import show, size, table
 
 _LISTED = 20  # names of files that `show` prints
@@ -158,3 +159,6 @@ def _counted(one: Mapping[str, Any]) -> str:
 
 def _when(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+data.add_command(diff)

@@ -291,6 +291,9 @@ def _compared(pairs: Sequence[Comparison], *, everything: bool) -> Iterator[str]
     yield from _section("other inputs", inputs, ("input", *runs), empty, everything=always)
     if inputs and unknown:
         yield from (f"other inputs, of {' and '.join(pair.runs[1] for pair in unknown)}: not known", "")
+    for pair in pairs:
+        of = f" of {pair.runs[1]}" if len(pairs) > 1 else ""
+        yield from _section(f"data{of}", [[text] for text in pair.data], (), "", everything=False)
     if not (config or inputs or unknown or everything):
         yield from ("inputs: no differences", "")
     yield from _results(pairs, runs, everything=everything)

@@ -60,6 +60,8 @@ def _summary(study: Why) -> Iterator[str]:
     if result:
         yield from table(share_rows(result), HEAD)
         yield ""
+        for text in result["data"]:
+            yield f"data: {text}"
         for note in [*result["notes"], *(result["rest"] or {}).get("differences", [])]:
             yield f"not substituted: {note}"
         for factor in result["factors"]:

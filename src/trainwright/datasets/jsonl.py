@@ -92,6 +92,7 @@ class JsonlChunks:
         self._files = files
         self._text = text
         self._mends = False  # keeps lines that cannot be read
+        self._nested = False  # keeps lists and mappings
 
     def mend(self) -> None:
         """Keep lines that are no JSON object, and cells that are nested, and say so in a column `ROW_ERROR`.
@@ -99,6 +100,10 @@ class JsonlChunks:
         Without that they are an error.
         """
         self._mends = True
+
+    def keep_nested(self) -> None:
+        """Give lists and mappings as texts; without that, they are an error."""
+        self._nested = True
 
     @cached_property
     def _kinds(self) -> dict[str, set[str]]:
@@ -136,6 +141,8 @@ class JsonlChunks:
     def _cells(self, rows: Sequence[Row], name: str, errors: dict[int, str]) -> list[Any]:
         """Return the cells of a column; nested ones empty, and named in `errors`, where lines are kept."""
         cells = [row.get(name) for row in rows]
+        if self._nested:
+            return [json.dumps(cell) if isinstance(cell, list | dict) else cell for cell in cells]
         for i, cell in enumerate(cells) if self._mends else ():
             if isinstance(cell, list | dict):
                 cells[i] = None

@@ -14,6 +14,7 @@ from trainwright.records.manifest import Difference, Manifest
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
 from trainwright.redact import redacted, redacted_value
+from trainwright.runs.data.differences import in_sentences
 from trainwright.runs.run_config import read_config
 from trainwright.runs.workdir import working_directory, working_for
 
@@ -36,7 +37,8 @@ class Comparison:
 
     `config`: all config values, also those that change no bits; `inputs`: data, code, environment and weights
     (None where a run ended before they were recorded); `numbers`: the metrics, steps and speed of both;
-    `digests`: of the final weights, None before the end; `tests`: whether the models differ on the test rows,
+    `digests`: of the final weights, None before the end; `data`: what differs in the rows of their data, in
+    sentences, empty where they had the same data; `tests`: whether the models differ on the test rows,
     where both were tested on the same ones, by each metric that both computed; else `untested` says why there
     is none.
     `model_bytes` are the sizes of the weights.
@@ -47,6 +49,7 @@ class Comparison:
     inputs: Sequence[Difference] | None
     numbers: Sequence[NumberPair]
     digests: tuple[str | None, str | None]
+    data: Sequence[str] = ()
     tests: Sequence[Significance] = ()
     untested: str | None = None
     model_bytes: tuple[int | None, int | None] = (None, None)
@@ -96,6 +99,7 @@ def compare(first: RunDir, second: RunDir, *, trust: bool = False) -> Comparison
         inputs,
         list(_numbers(*results)),
         (digests[0], digests[1]),
+        in_sentences(first, second, trust=trust),
         tests,
         untested,
         (_model_bytes(first), _model_bytes(second)) if tests else (None, None),

@@ -36,6 +36,30 @@ def typed_cells(values: Array) -> Array:
     return values
 
 
+def read_cell(text: str, *, times: bool = False) -> Any:
+    """Return what a text is read as where all texts of its column are of its kind; None if it stays a text.
+
+    Args:
+        text: The text, which is not missing.
+        times: The other cells are times, and no numbers or booleans.
+
+    Returns:
+        A float64, an int64 where no float64 is the same, or a datetime64.
+    """
+    if times:
+        time = iso_times(np.array([text], dtype=object))[0] if _DATE.match(text) else np.datetime64("NaT")
+        return None if np.isnat(time) else time
+    if text in _BOOLEANS:
+        return float(_BOOLEANS[text])
+    if _NUMBER.fullmatch(text) is None or _CODE.match(text):
+        return None
+    value = float(text)
+    if not value.is_integer() or abs(value) < 2**53 or not re.fullmatch(r"\s*[+-]?\d+\s*", text):
+        return value
+    whole = int(text)
+    return value if value == whole or not -(2**63) <= whole < 2**63 else np.int64(whole)
+
+
 def has_codes(texts: Any) -> bool:
     """Return whether a cell of an Arrow column of strings is a code such as 01234."""
     compute: Any = require("pyarrow.compute", "tabular")

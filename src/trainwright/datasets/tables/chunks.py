@@ -130,6 +130,7 @@ class CsvChunks:
         self._read = read
         self._mends = False  # keeps rows of other numbers of cells
         self._mended: tempfile.TemporaryDirectory[str] | None = None
+        self._known: dict[str, ColumnFacts] = {}
         self._arrow: Any = require("pyarrow", "tabular")
         self._reader: Any = require("pyarrow.csv", "tabular")
         self._compute: Any = require("pyarrow.compute", "tabular")
@@ -172,12 +173,14 @@ class CsvChunks:
 
     def _facts(self, wanted: Sequence[str]) -> dict[str, ColumnFacts]:
         """Return what all cells of columns can be read as; of those that are text, nothing."""
-        facts = {name: ColumnFacts() for name in wanted if name not in self._form.text}
-        read = list(facts) if facts or not self._mends else self.names[:1]
+        asked = [name for name in wanted if name not in self._form.text]
+        facts = {name: ColumnFacts() for name in asked if name not in self._known}
+        read = list(facts) if facts or self._known or not self._mends else self.names[:1]
         for block in self._blocks(read) if read else ():
             for name, one in facts.items():
                 one.add(self._without_missing(block.column(name)))
-        return facts
+        self._known |= facts
+        return {name: self._known[name] for name in asked}
 
     def _unless_ragged(self, read: Callable[[], T]) -> T | None:
         """Return what a function reads; None if it cannot, and the files have been copied and mended.
@@ -197,6 +200,7 @@ class CsvChunks:
             except DataError:
                 raise error from None
             self._form = self._parts[0].form
+            self._known = {}
             return None
 
     def cells(self, columns: Sequence[str], rows: int) -> Iterator[Mapping[str, Array]]:
@@ -305,6 +309,22 @@ class ParquetChunks:
                 schemas.append(source.schema_arrow)
         self._schema = common_schema(self._arrow, files, schemas)
         self.names: Sequence[str] = self._schema.names
+        self._nested: Collection[str] = ()  # columns whose cells are given as texts
+
+    @property
+    def types(self) -> Mapping[str, str]:
+        """The names of the columns' types, which do not tell how strings are stored."""
+        kinds = {field.name: field.type for field in self._schema}
+        plain = {
+            name: kind.value_type if self._arrow.types.is_dictionary(kind) else kind
+            for name, kind in kinds.items()
+        }
+        return {name: str(kind).removeprefix("large_") for name, kind in plain.items()}
+
+    def keep_nested(self) -> None:
+        """Give lists and structures as texts; without that, they are an error."""
+        is_nested = self._arrow.types.is_nested
+        self._nested = {field.name for field in self._schema if is_nested(field.type)}
 
     def tables(self, columns: Collection[str], rows: int) -> Iterator[Table]:
         """Yield the rows in chunks; see `RowChunks.tables`."""
@@ -313,10 +333,17 @@ class ParquetChunks:
         gaps = self._with_gaps(wanted)
         start = 0
         for chunk in _regrouped(self._arrow, self._blocks(wanted, rows), rows):
-            values = {name: self._convert(chunk.column(name), name) for name in wanted}
+            values = {name: self._values(chunk.column(name), name) for name in wanted}
             values = {name: _with_room(one) if name in gaps else one for name, one in values.items()}
             yield Table(values, self._path, np.arange(start, start + len(chunk)), unread=unread)
             start += len(chunk)
+
+    def _values(self, column: Any, name: str) -> Array:
+        if name not in self._nested:
+            return self._convert(column, name)
+        texts = np.empty(len(column), dtype=object)
+        texts[:] = [None if cell is None else repr(cell) for cell in column.to_pylist()]
+        return texts
 
     def cells(self, columns: Sequence[str], rows: int) -> None:
         """Return nothing: the file has types."""

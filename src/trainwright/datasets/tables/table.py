@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
+from functools import lru_cache
 from numbers import Real
 from typing import Any, Literal
 
@@ -215,11 +216,16 @@ def iso_times(texts: Array) -> Array:
     times = np.full(len(texts), "NaT", dtype="datetime64[us]")
     for row, text in enumerate(texts):
         if text is not None:
-            try:
-                times[row] = _naive(datetime.fromisoformat(text.strip()))
-            except ValueError:
-                continue
+            times[row] = _iso_time(text)
     return times
+
+
+@lru_cache(maxsize=1 << 14)  # a column of dates repeats them
+def _iso_time(text: str) -> Any:
+    try:
+        return np.datetime64(_naive(datetime.fromisoformat(text.strip())), "us")
+    except ValueError:
+        return np.datetime64("NaT")
 
 
 def tidy(values: Any, name: str, source: str = "the rows given") -> Array:

@@ -15,7 +15,7 @@ from trainwright.errors import DataError
 from trainwright.records.listing import runs_folder
 from trainwright.records.pins import Pin
 from trainwright.storage.urls import store_url
-from trainwright.versions.base import Reference, Version
+from trainwright.versions.base import Description, Reference, Version
 
 _PATHS = ("path", "train_path", "val_path", "test_path")
 
@@ -55,6 +55,16 @@ def fetched(kind: str, reference: Reference, where: str) -> tuple[Pin, str]:
     size = versions.describe(pin).bytes
     identity = f"version {sha256_json([pin.kind, pin.identity, pin.file])}"
     return pin, str(data_cache().tree(identity, str(pin), size, lambda new: versions.materialise(pin, new)))
+
+
+def described(pin: Pin, runs_dir: Path) -> Description:
+    """Return the content of a version in numbers.
+
+    Raises:
+        DataError: It was deleted, is damaged or cannot be read.
+    """
+    versions: Version = plugins.adapter("version", pin.kind)(store_url(runs_dir))
+    return versions.describe(pin)
 
 
 def local_path(path: Any, runs_dir: Path) -> Any:

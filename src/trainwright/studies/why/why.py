@@ -18,6 +18,7 @@ from trainwright.records.run_dir import RunDir
 from trainwright.records.status import TESTED
 from trainwright.reports.why import write_report
 from trainwright.require import import_path, import_paths, importing_by
+from trainwright.runs.data.differences import in_sentences
 from trainwright.runs.objects import Objects
 from trainwright.runs.processes.isolation import as_fresh_process
 from trainwright.runs.reuse import CompletedRuns, harmful_differences
@@ -354,6 +355,7 @@ class _WhyPlan(StudyPlan[Measurement, MeasuredValue | BudgetSpentError]):
             "trained": self._measurements.trained,
             "max_runs": self._request.max_runs,
             "notes": list(self._notes),
+            "data": list(in_sentences(before.run, after.run, trust=self._request.trust)),
             "measured": measured,
             **found,
             **answer,
