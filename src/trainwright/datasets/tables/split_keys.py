@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -26,6 +26,7 @@ from trainwright.types import Array
 
 HASHED = "data.split.by: hash"  # the column of these numbers in the table that is split
 _SEPARATOR = "\x1f"
+_CHUNK = 1 << 16  # rows
 _HEX = re.compile(r"0[xX][0-9a-fA-F]{1,16}")
 _MIDNIGHT = "T00:00:00"
 
@@ -64,45 +65,41 @@ def hashes(table: Table, config: SplitConfig) -> Array:
     Raises:
         DataError: A key column does not exist, or lacks values.
     """
-    if names := sorted(config.keys):
-        columns = [_key_texts(table, name) for name in names]
-        keys: Iterable[Iterable[str]] = zip(*columns, strict=True)
-    else:
-        named = [(name, texts_of(table.columns[name])) for name in sorted(table.columns)]
-        columns = [[text and f"{name}={text}" for text in texts] for name, texts in named]
-        keys = ((cell for cell in row if cell) for row in zip(*columns, strict=True))
-    seed, known = str(config.seed), dict[str, tuple[int, int]]()
-    whole = np.empty((len(table), 2), np.uint64)
-    for row, cells in enumerate(keys):
-        key = _SEPARATOR.join((seed, *cells))
-        if (pair := known.get(key)) is None:
-            digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
-            pair = int.from_bytes(digest[:8], "big"), int.from_bytes(digest[8:16], "big")
-            if names:  # keys may repeat; contents seldom do, and would take up memory
-                known[key] = pair
-        whole[row] = pair
+    names, seed = sorted(config.keys), str(config.seed)
+    columns = [(name, table.column(name, "data.split.key")) for name in names or sorted(table.columns)]
+    digests, absent = list[bytes](), np.zeros((len(names), len(table)), dtype=bool)
+    for start in range(0, len(table), _CHUNK):  # whose texts are in memory together
+        texts = [texts_of(values[start : start + _CHUNK]) for _, values in columns]
+        if names:
+            absent[:, start : start + _CHUNK] = [[not text for text in one] for one in texts]
+            keys = [_SEPARATOR.join((seed, *cells)) for cells in zip(*texts, strict=True)]
+        else:
+            labels = [f"{_SEPARATOR}{name}=" for name, _ in columns]
+            named = [
+                [text and label + text for text in one] for label, one in zip(labels, texts, strict=True)
+            ]
+            keys = [seed + "".join(cells) for cells in zip(*named, strict=True)]
+        digests += [hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:16] for key in keys]
+    for (name, _), mask in zip(columns, absent, strict=False):
+        if mask.any():
+            raise DataError(
+                f"{table.source}: column {name!r} (data.split.key) has no value in {table.where(mask)}; give "
+                "them one, or name columns that have one in each row"
+            )
+    whole = np.frombuffer(b"".join(digests), dtype=">u8").reshape(-1, 2)
     numbers: Array = (whole >> np.uint64(11)).astype(np.float64) / 2**53
     return numbers
 
 
-def _key_texts(table: Table, name: str) -> list[str]:
-    """Return the texts of a key column.
-
-    Raises:
-        DataError: There is no such column, or it lacks values; names the rows.
-    """
-    texts = texts_of(table.column(name, "data.split.key"))
-    if not all(texts):
-        absent = np.array([not text for text in texts], dtype=bool)
-        raise DataError(
-            f"{table.source}: column {name!r} (data.split.key) has no value in {table.where(absent)}; give "
-            "them one, or name columns that have one in each row"
-        )
-    return texts
-
-
 def texts_of(values: Array) -> list[str]:
     """Return the text of each cell of a column, (rows,); empty where a value is missing."""
+    if values.dtype.kind in "biuf":
+        floats = values.astype(np.float64)
+        is_whole = np.isfinite(floats) & (np.floor(floats) == floats)
+        return [
+            str(int(value)) if whole else repr(value) if value == value else ""  # noqa: PLR0124 - NaN
+            for value, whole in zip(floats.tolist(), is_whole.tolist(), strict=True)
+        ]
     if values.dtype.kind == "M":
         values = values.astype("datetime64[us]")
     known: dict[Any, str] = {}
