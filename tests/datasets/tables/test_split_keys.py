@@ -220,7 +220,8 @@ def test_a_key_is_learned_from_only_if_features_name_it(tmp_path: Path) -> None:
     named = load(tmp_path / "a.csv", split=options, features=["customer_id", "x"])
     assert list(named.info.feature_names) == ["customer_id", "x"]
     assert split_of(named) == split_of(load(tmp_path / "a.csv", split=options))
-    assert "customer_id" not in load(tmp_path / "a.csv", split=options).info.feature_names
+    both = load(tmp_path / "a.csv", split={"by": "hash", "key": ["customer_id", "z"]})
+    assert not {"customer_id", "z"} & set(both.info.feature_names)
 
 
 def test_empty_splits_are_refused(tmp_path: Path) -> None:
@@ -280,6 +281,8 @@ def test_rows_of_images(tmp_path: Path, as_bytes: bool) -> None:
         frame.to_csv(path, index=False)
     split = split_of(load(path, type="image_table", image="image", split={"by": "hash", "key": "id"}))
     assert split == {i: expected(str(i)) for i in range(60)}
+    frame = frame.drop(columns="id")
+    frame.to_parquet(path) if as_bytes else frame.to_csv(path, index=False)
     split = split_of(load(path, type="image_table", image="image", split={"by": "hash"}))
     assert set(split.values()) == {"train", "val", "test"}  # by the images, not by the few labels alone
 
