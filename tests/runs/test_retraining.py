@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 from sklearn.metrics import accuracy_score, f1_score
 
 import trainwright
@@ -270,3 +271,54 @@ def test_arrays_are_recognised_by_their_content(here: Path, shape: tuple[int, ..
     found = child.retraining
     assert found["rows"]["test"] + found["left_out"]["test"] == 40
     assert 10 < found["left_out"]["test"] < 30  # most of half of them
+
+
+def images(folder: Path, count: int) -> Path:
+    """Write images of two colors, which are harder to tell apart the later they come."""
+    draw = np.random.default_rng(0)
+    folder.mkdir(exist_ok=True)
+    rows = []
+    for i in range(count):
+        pixels = draw.integers(0, 200, (6, 6, 3)) + (i % 2) * np.array([55, 0, 0])
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+        rows.append({"image": f"{i}.png", "id": i, "color": ["gray", "red"][i % 2]})
+    pd.DataFrame(rows).to_csv(folder / f"{count}.csv", index=False)
+    return folder / f"{count}.csv"
+
+
+def test_images_are_compared_as_each_model_takes_them(here: Path) -> None:
+    """Each model scales pixels by the mean of its own training images."""
+    data = {
+        "type": "image_table",
+        "path": str(images(here / "images", 80)),
+        "target": "color",
+        "split": BY_HASH,
+    }
+    config = {
+        "data": {**data, "transforms": [{"type": "normalize"}]},
+        "model": {"type": "cnn", "channels": [4]},
+        "training": {"epochs": 2, "threads": 1},
+        "evaluation": {"metrics": ["accuracy"]},
+    }
+    parent = trainwright.train(config, runs_dir="runs", quiet=True)
+    table = images(here / "images", 200)
+    child = trainwright.retrain(parent, data=table, quiet=True)
+    own = of_the_test(pd.read_csv(table))
+    paths = [here / "images" / name for name in own["image"]]
+    for name, run in (("parent", parent), ("child", child)):
+        answers = trainwright.load(run).predict(paths)["prediction"]
+        found = child.retraining[name]["test_accuracy"]
+        assert found == pytest.approx(accuracy_score(own["color"], answers))
+    assert child.retraining["rows"]["test"] == len(own)
+
+
+def test_rows_of_arrow_files_are_compared(here: Path) -> None:
+    for name, count in (("a", 200), ("b", 400)):
+        customers(count).astype({"a": "float32", "b": "float32"}).to_parquet(f"{name}.parquet")
+    data = {"path": "a.parquet", "streaming": True, "target": "churn", "split": BY_HASH}
+    config = {"data": data, "model": {"type": "mlp", "hidden": [4]}, "training": {"epochs": 1, "threads": 1}}
+    parent = trainwright.train(config, runs_dir="runs", quiet=True)
+    child = trainwright.retrain(parent, data="b.parquet", quiet=True)
+    own = of_the_test(customers(400))
+    answers = trainwright.load(parent).predict(own[["a", "b"]].to_numpy(np.float32))["prediction"]
+    assert child.retraining["parent"]["test_accuracy"] == pytest.approx(accuracy_score(own["churn"], answers))

@@ -11,7 +11,7 @@ from trainwright.api.forking import attempted
 from trainwright.api.progress import interruptible, shown, unless_interrupted
 from trainwright.config import Overrides, Resolved
 from trainwright.config.file_types import FILE_TYPES, ending_of
-from trainwright.config.overrides import with_settings
+from trainwright.config.overrides import keys_of, with_settings
 from trainwright.errors import GateError, InputError, TrainwrightError
 from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.records.creation import Creation
@@ -82,6 +82,7 @@ def retrain(
     parent = find(run, runs_dir, has_model)
     _refuse(parent)
     settings = _settings(parent, data, warm_start=warm_start)
+    settings |= _positive(parent) if "evaluation.positive" not in keys_of(overrides) else {}
     with (
         shown(callbacks, quiet=quiet) as observers,
         working_for(parent, working_directory(parent), resume=True, trust=trust),
@@ -128,6 +129,17 @@ def _settings(parent: RunDir, data: Path | str, *, warm_start: bool) -> dict[str
     if kind is not None and kind != own.type and own.type in FILE_TYPES.values():
         settings["data.type"] = kind
     return settings | ({"model.init_from": str(parent.path)} if warm_start else {})
+
+
+def _positive(parent: RunDir) -> dict[str, Any]:
+    """Return the class that was positive for the parent as the rarer one: of other rows, it may not be."""
+    from trainwright.tasks.support.positive import by_label
+
+    data = parent.require_manifest().data
+    labels = data.classes or []
+    if data.positive is None or len(labels) != 2 or by_label(labels) is not None:
+        return {}
+    return {"evaluation.positive": data.positive}
 
 
 class _Work(NamedTuple):
@@ -232,13 +244,11 @@ def _opened(run: RunDir) -> Predictor:
 def _seen(parent: RunDir, resolved: Resolved) -> tuple[Seen | None, str]:
     """Return the rows that a parent learned from; or None, and why they are not known."""
     from trainwright.runs.predictor import open_predictor
-    from trainwright.runs.retraining import seen_by, why_not
+    from trainwright.runs.retraining import seen_by
 
-    predictor, data = open_predictor(parent, pinned=False), resolved.config.data
+    data = resolved.config.data
     assert data is not None, "`_settings` has set its path"
-    if reason := why_not(predictor):
-        return None, reason
     try:
-        return seen_by(predictor, data.split), ""
+        return seen_by(open_predictor(parent, pinned=False), data.split), ""
     except TrainwrightError as error:
         return None, str(error)

@@ -12,7 +12,9 @@ import numpy as np
 
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
-from trainwright.datasets.base import DataBundle
+from trainwright.datasets.base import DataBundle, Split
+from trainwright.datasets.images.preparation import ImagePreparation
+from trainwright.datasets.images.split import ImageSplit
 from trainwright.datasets.tables.split_keys import hashes
 from trainwright.datasets.tables.table import as_table
 from trainwright.errors import InputError
@@ -44,16 +46,6 @@ class Seen:
     rows: Mapping[SplitName, Any]
 
 
-def why_not(parent: Predictor) -> str:
-    """Return why models cannot be compared on rows of other data; empty if they can."""
-    data = parent.config.data
-    if data is None or not (data.path or data.train_path):
-        return f"run {parent.run.id} was not trained on files"
-    if data.type not in _OF_ROWS or (parent.preparation is None and data.type != "npz"):
-        return f"run {parent.run.id} was trained on {data.type}, whose rows cannot be taken one by one"
-    return ""
-
-
 def seen_by(parent: Predictor, split: SplitConfig) -> Seen:
     """Return the rows that a parent learned from.
 
@@ -62,12 +54,17 @@ def seen_by(parent: Predictor, split: SplitConfig) -> Seen:
         split: The section `data.split` of the child.
 
     Raises:
-        InputError: They are not what they were.
+        InputError: They are not what they were, or cannot be taken one by one.
         DataError: They cannot be read.
     """
     data = _data(parent)
     if split.by == "hash" and split == data.split and data.train_path is None:
         return Seen(True, {})
+    if not _takes_rows(parent):
+        raise InputError(
+            f"run {parent.run.id} was trained on {data.type}, whose rows are not recognised by their "
+            "content; split by the hash of a key (docs/splits.md)"
+        )
     bundle = parent.load_data()
     names: tuple[SplitName, ...] = ("train", "val")
     _check_unchanged(parent.run, bundle, names)
@@ -95,9 +92,17 @@ def compare(parent: Predictor, child: Predictor, seen: Seen) -> dict[str, Any]:
     bundle, data = child.load_data(), _data(child)
     _check_unchanged(child.run, bundle, [*_LEFT_OUT])
     readers: list[Read] = [cache(one.files.read) for one in (parent, child)]
+    takes_rows = _takes_rows(parent)
     table: dict[str, Any] = {"parent": {"run_id": parent.run.id}, "child": {"run_id": child.run.id}}
     table |= {"differences": {}, "rows": {}, "left_out": {}}
     for split in _LEFT_OUT:
+        if split in bundle.splits and not takes_rows:
+            samples = bundle.splits[split]
+            table["rows"][split], table["left_out"][split] = len(samples), 0
+            prepared = (_prepared(samples, parent), samples)
+            pairs = zip((parent, child), prepared, strict=True)
+            _add(table, child, [one.evaluate(split, samples=its) for one, its in pairs])
+            continue
         both = [_rows(read, data, bundle, split) for read in readers]
         if split not in bundle.splits or both[0] is None:
             continue
@@ -115,9 +120,29 @@ def compare(parent: Predictor, child: Predictor, seen: Seen) -> dict[str, Any]:
     return table
 
 
+def _takes_rows(predictor: Predictor) -> bool:
+    """Return whether rows of other files can be taken one by one."""
+    kind, preparation = _data(predictor).type, predictor.preparation
+    return kind in _OF_ROWS and (preparation is not None or kind == "npz")
+
+
+def _prepared(samples: Split, parent: Predictor) -> Split:
+    """Return samples of the child's data as its parent takes them.
+
+    Raises:
+        InputError: It is not known how.
+    """
+    if isinstance(samples, ImageSplit) and isinstance(parent.preparation, ImagePreparation):
+        return parent.preparation.samples(samples)
+    if parent.preparation is not None:
+        kind = _data(parent).type
+        raise InputError(f"they cannot be compared: rows of {kind} cannot be taken one by one")
+    return samples  # as they are
+
+
 def _data(predictor: Predictor) -> DataConfig:
     data = predictor.config.data
-    assert data is not None, "`why_not` checks it"
+    assert data is not None, "a retrained run has data"
     return data
 
 
@@ -140,7 +165,7 @@ def _rows(read: Read, data: DataConfig, bundle: DataBundle, split: SplitName) ->
     source = data.path or data.train_path
     own = {"train": source, "val": data.val_path, "test": data.test_path}[split]
     if split in bundle.rows:
-        assert source is not None, "`why_not` checks it"
+        assert source is not None, "rows of one source have positions"
         return take(read(source), bundle.rows[split])
     return None if own is None else read(own)
 
