@@ -18,6 +18,7 @@ from trainwright.cli.main import main
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import PLAIN
 from trainwright.errors import GateError, InputError, TrainwrightError
+from trainwright.numerals import number
 from trainwright.plugins import adapter
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.run import Run
@@ -72,6 +73,9 @@ def test_models_are_compared_on_the_test_rows_of_the_new_table(here: Path) -> No
     assert difference["low"] <= difference["effect"] <= difference["high"]
     assert difference["pairs"] == len(own)
     assert found["child"]["test_f1"] == pytest.approx(child.metrics["test_f1"])
+    page = (child.path / "report.html").read_text()
+    assert f"{len(own)} of test" in page
+    assert f'<td class="n">{number(found["parent"]["test_f1"])}</td>' in page
     assert trainwright.reproduce(child, quiet=True).verdict == "identical"
 
 

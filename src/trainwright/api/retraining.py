@@ -220,6 +220,7 @@ class _Work(NamedTuple):
 
     def _compare(self, child: RunDir, seen: Seen) -> None:
         from trainwright.compression.compress import judged
+        from trainwright.reports.html import write_report
         from trainwright.runs.retraining import compare
 
         try:
@@ -231,6 +232,7 @@ class _Work(NamedTuple):
             raise GateError(f"the gate cannot be judged: {error}; run {child.id} is kept") from error
         missed = judged(self.gate, table, f"the gate is not passed by run {child.id}")
         child.write_json(RETRAINING, table)
+        write_report(child.path)
         if missed is not None:
             raise missed
 
