@@ -136,6 +136,18 @@ def test_the_digits_of_codes_stay_as_they_are_written(tmp_path: Path) -> None:
         ]
 
 
+def test_codes_in_the_content_of_a_row_are_numbers(tmp_path: Path) -> None:
+    """One decimal number makes a column of codes one of numbers, and one word makes it texts again."""
+    rows = [f"{i:03d},{i % 7},{i % 2}\n" for i in range(200)]
+    splits = []
+    for more in ([], ["1.5,1,0\n"], ["1.5,1,0\n", "none,1,1\n"]):
+        path = tmp_path / "codes.csv"
+        path.write_text("".join(["x,z,y\n", *rows, *more]))
+        split = split_of(load(path, split={"by": "hash"}, features=["z"]))
+        splits.append([split[i] for i in range(200)])
+    assert splits[0] == splits[1] == splits[2]
+
+
 def test_shares_are_kept_on_average_and_depend_on_the_seed(tmp_path: Path) -> None:
     path = tmp_path / "many.csv"
     path.write_text("id,x,y\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(20_000)))

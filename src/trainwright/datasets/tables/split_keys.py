@@ -76,7 +76,8 @@ def hashes(table: Table, config: SplitConfig) -> Array:
         else:
             labels = [f"{_SEPARATOR}{name}=" for name, _ in columns]
             named = [
-                [text and label + text for text in one] for label, one in zip(labels, texts, strict=True)
+                [text and label + _without_zeros(text) for text in one]
+                for label, one in zip(labels, texts, strict=True)
             ]
             keys = [seed + "".join(cells) for cells in zip(*named, strict=True)]
         digests += [hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:16] for key in keys]
@@ -152,6 +153,11 @@ def _of_written(text: str) -> str:
         except ValueError:
             return text
     return "" if text.casefold() == "nan" else text
+
+
+def _without_zeros(code: str) -> str:
+    """Return the number that digits are read as in a column with decimal numbers; any other text as it is."""
+    return _number(float(code)) if code[0] == "0" and code.isdigit() else code
 
 
 def _number(value: float) -> str:
