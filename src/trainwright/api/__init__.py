@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainwright.api.planning import plan
     from trainwright.api.predicting import generate, predict, predict_chunks, predict_file
     from trainwright.api.results import compare, evaluate, explain, load, report
+    from trainwright.api.retraining import retrain
     from trainwright.api.studies import (
         benchmark,
         cross_validate,
@@ -67,6 +68,7 @@ __all__ = [
     "reproduce_study",
     "resume",
     "resume_study",
+    "retrain",
     "schema",
     "stop",
     "suggest_tuning",
@@ -93,6 +95,7 @@ _VERBS = {
     "planning": ("plan",),
     "predicting": ("generate", "predict", "predict_chunks", "predict_file"),
     "results": ("compare", "evaluate", "explain", "load", "report"),
+    "retraining": ("retrain",),
     "studies": (
         "benchmark",
         "cross_validate",

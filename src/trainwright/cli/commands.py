@@ -13,6 +13,7 @@ _MODULES = {
     "train": "train",
     "resume": "train",
     "fork": "train",
+    "retrain": "retrain",
     "create": "work",
     "work": "work",
     "take-part": "take_part",

@@ -26,7 +26,7 @@ _OTHER_COMMANDS = {
     for words, meant in {
         "fit start launch learn": "trainwright train CONFIG",
         "run": "`trainwright train CONFIG`, or `trainwright runs list`",
-        "retrain finetune fine-tune warm-start": "trainwright fork RUN",
+        "finetune fine-tune warm-start": "trainwright fork RUN",
         "continue restart restore": "trainwright resume RUN",
         "submit": "`trainwright create CONFIG`, then `trainwright work RUN` where it is to be trained",
         "worker agent join": "trainwright work RUN_OR_STUDY",

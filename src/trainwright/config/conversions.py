@@ -231,6 +231,10 @@ def _split(draft: Draft, path: str, node: Node) -> None:
             node.value = {"val": val, "test": test}
             draft.note(node, f"{path}: {shares} is read as val: {val.value}, test: {test.value}")
         return
+    if node.value in ("hash", "hashed"):
+        node.value = {"by": Node("hash", node.source, node.key)}
+        draft.note(node, f"{path}: hash is read as {path}: {{by: hash}}, by the whole content of a row")
+        return
     children = mapping(node)
     for other in ("validation", "valid", "dev"):
         if other in children and "val" not in children:
@@ -253,6 +257,9 @@ def _warmup(draft: Draft, path: str, node: Node) -> None:
 
 
 # Names of values.
+
+# Valid values in place of reported ones, so that they are reported once.
+_STAND_INS = {"training.scheduler": "constant", "training.device": "auto", "data.split.by": "random"}
 
 
 def _choice(draft: Draft, path: str, node: Node) -> None:
@@ -294,7 +301,7 @@ def _value(draft: Draft, path: str, node: Node, meaning: str | None, word: str) 
         node.value = meaning
     elif (hint := synonyms.VALUE_HINTS.get(path, {}).get(word)) is not None:
         draft.problems.report(f"there is no {node.value}; {hint}", path, node.source)
-        node.value = {"training.scheduler": "constant", "training.device": "auto"}.get(path, "fp32")
+        node.value = _STAND_INS.get(path, "fp32")
 
 
 # Other spellings of keys.
@@ -393,7 +400,10 @@ CONVERSIONS: tuple[tuple[str, Conversion], ...] = (
     ("training.scheduler.warmup", _warmup),
     *((path, _choice) for path in ("training.optimizer", "training.scheduler", "training.loss")),
     ("training.precision", _precision),
-    *((path, _choice) for path in ("data.on_corrupt", "data.task", "tuning.pruner", "distributed.schedule")),
+    *(
+        (path, _choice)
+        for path in ("data.on_corrupt", "data.task", "data.split.by", "tuning.pruner", "distributed.schedule")
+    ),
     ("data.columns", _columns),
     ("data.transforms", read_transforms),
     ("training.device", _device),

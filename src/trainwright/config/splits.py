@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import model_validator
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
 
 from trainwright.config.fields import Fraction, Section, bits
 
@@ -44,6 +46,16 @@ class SplitConfig(Section):
     val_fold: int | None = bits(
         default=None, ge=0, description="which of `val_folds` is the validation split, counted from 0"
     )
+    by: Literal["random", "hash"] = bits(
+        default="random",
+        description="random: as many rows as the shares say are drawn; hash: the split of a row is a "
+        "function of its key and the seed, so that rows stay where they are while the table grows",
+    )
+    key: str | Annotated[list[str], Field(min_length=1)] | None = bits(
+        default=None,
+        description="with `by: hash`: the column, or columns, whose values decide the split of a row; they "
+        "are learned from only if data.features lists them; default: the whole content of the row",
+    )
     seed: int = bits(
         default=0,
         ge=0,
@@ -51,6 +63,40 @@ class SplitConfig(Section):
         description="seed of the split, apart from experiment.seed, so that runs with different seeds see "
         "the same rows",
     )
+
+    @property
+    def keys(self) -> list[str]:
+        """The columns of the key; empty for the content of the row."""
+        return [self.key] if isinstance(self.key, str) else list(self.key or ())
+
+    @property
+    def without_columns(self) -> SplitConfig:
+        """The section without the settings that name or need columns of the rows."""
+        return self.model_copy(update={"by": "random", "key": None, "group": None, "time": None})
+
+    @model_validator(mode="after")
+    def _check_hash(self) -> SplitConfig:
+        if self.by != "hash":
+            if self.key is not None:
+                raise ValueError(
+                    "key also needs by: hash; in splits that are drawn, group keeps rows together"
+                )
+            return self
+        if self.group is not None:
+            raise ValueError(
+                f"by: hash and group are both given; rows of one key stay together: write key: {self.group} "
+                "and leave group out"
+            )
+        if self.time is not None:
+            raise ValueError(
+                "by: hash and time are both given, and a hash knows no older rows; keep one of them"
+            )
+        if self.stratify:
+            raise ValueError(
+                "by: hash and stratify are both given: the split of a row depends on its key alone, so the "
+                "shares of classes are kept on average only; leave stratify out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_fold(self) -> SplitConfig:

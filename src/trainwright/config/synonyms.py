@@ -98,6 +98,7 @@ KEYS = table(
         "data.split.stratify": "stratify stratified",
         "data.split.group": "group_column group_col groups",
         "data.split.time": "time_column time_col date_column",
+        "data.split.key": "hash_column hash_col hash_key split_key",
         "data.task": "task task_type problem_type",
         "model.type": "model_type model_name",
         "model.params": "model_params hyperparameters hyperparams model_kwargs",
@@ -165,7 +166,9 @@ INSIDE = {
     "data.sampling": table({"data.sampling.weight": "weights column by type"}),
     "data.split": table(
         {
-            "data.split.seed": "random_state random_seed",
+            "data.split.seed": "random_state random_seed salt",
+            "data.split.by": "method strategy mode",
+            "data.split.key": "id_column id_col key_column key_columns keys hash_on",
             "data.split.val": "val_size",
             "data.split.test": "test_size",
         }
@@ -306,6 +309,7 @@ VALUES = {
     "training.precision": PRECISIONS,
     "data.on_corrupt": ON_CORRUPT,
     "data.task": TASKS,
+    "data.split.by": table({"hash": "hashed hashing sha256 md5 deterministic", "random": "shuffle shuffled"}),
     "tuning.pruner": PRUNERS,
     "distributed.schedule": SCHEDULES,
 }
@@ -324,6 +328,14 @@ VALUE_HINTS = {
             "write {type: linear, warmup_steps: STEPS}, or constant, which stays at its height",
         ),
         "exponentiallr": "write {type: exponential, gamma: 0.9, decay_steps: STEPS PER EPOCH}",
+    },
+    "data.split.by": {
+        "time": "write data.split.time: COLUMN",
+        **dict.fromkeys(("group", "groups"), "write data.split.group: COLUMN"),
+        **dict.fromkeys(
+            ("stratify", "stratified", "class"),
+            "splits are stratified by class unless data.split.stratify says false",
+        ),
     },
     "training.device": {
         "mps": "Trainwright trains on CPU and CUDA: write cpu",

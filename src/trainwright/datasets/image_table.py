@@ -24,7 +24,8 @@ from trainwright.datasets.samples.files import existing_file, is_url, paths_by_s
 from trainwright.datasets.samples.preprocessed import refuse_column_settings
 from trainwright.datasets.samples.weights import encode as encode_weights
 from trainwright.datasets.tables.frames import read_table
-from trainwright.datasets.tables.table import Table, as_table, nearest
+from trainwright.datasets.tables.split_keys import read_as_text
+from trainwright.datasets.tables.table import Table, as_table, nearest, objects
 from trainwright.datasets.tables.tabular import named_columns
 from trainwright.errors import DataError
 from trainwright.require import require
@@ -64,7 +65,7 @@ class ImageTableDataset:
             update={
                 "weight": None,
                 "sampling": None,
-                "split": config.split.model_copy(update={"group": None, "time": None}),
+                "split": config.split.without_columns,
             }
         )
         refuse_column_settings(plain, "images are", "Leave it out")
@@ -121,8 +122,11 @@ class ImageTableDataset:
             values = {column: whole.column(column).to_pylist() for column in columns}
             rest = whole.drop_columns(columns)
             table = as_table(rest.to_pandas(), path) if rest.num_columns else Table({}, path)
+            if self._config.split.by == "hash":
+                for column, some in values.items():
+                    table = table.with_column(column, objects(some))
         else:
-            table = read_table(path, text=columns)
+            table = read_table(path, text=[*columns, *read_as_text(self._config)])
             _require_columns(columns, list(table.columns), path)
             values = {column: list(table.columns[column]) for column in columns}
         return table, {column: [_cell(value, path) for value in some] for column, some in values.items()}

@@ -36,6 +36,7 @@ from trainwright.datasets.samples.weights import encode as encode_weights
 from trainwright.datasets.tables import checks
 from trainwright.datasets.tables.frames import read_table
 from trainwright.datasets.tables.list_cells import holds_lists, tags_of, with_label_columns
+from trainwright.datasets.tables.split_keys import read_as_text
 from trainwright.datasets.tables.table import Table
 from trainwright.datasets.tables.tabular import named_columns
 from trainwright.datasets.tables.target import Target, rows_with_target
@@ -138,7 +139,7 @@ class TextTableDataset:
             update={
                 "weight": None,
                 "sampling": None,
-                "split": config.split.model_copy(update={"group": None, "time": None}),
+                "split": config.split.without_columns,
             }
         )
         preprocessed.refuse_column_settings(plain, "texts are", "Leave it out")
@@ -155,7 +156,7 @@ class TextTableDataset:
             return dict(text_tables(config, text)), warnings
         for name, path in paths_by_split(config).items():
             with announced(f"reading {path}"):
-                table = read_table(path, text=[text], target=config.targets[0])
+                table = read_table(path, text=[text, *read_as_text(config)], target=config.targets[0])
             warnings += table.remarks
             if config.missing_target == "drop":
                 for target in config.targets:

@@ -121,7 +121,7 @@ class InputRows:
         data = self.data
         if data is None or data.features is not None:
             return {*table.columns, *table.unread}
-        others = (data.split.time, data.split.group, data.weight)
+        others = (data.split.time, data.split.group, data.weight, *data.split.keys)
         return {*data.targets, *data.exclude, *(name for name in others if name is not None)}
 
     def _targets(self, rows: Any, count: int) -> Array:

@@ -10,8 +10,9 @@ from pydantic import Field
 from trainwright.records.document import Document, Name
 from trainwright.records.manifest import DataIdentity, InitialState
 
+RETRAINING = "evaluation/retraining.json"  # of a run: how it compares with the one whose config it trains
 FOLDER = "initial"  # of a run: the checkpoint that it starts from, and the config of its parent
-Relation = Literal["fork", "continue", "reproduce", "compress", "distill"]
+Relation = Literal["fork", "continue", "reproduce", "compress", "distill", "retrain"]
 RELATIONS: tuple[str, ...] = get_args(Relation)
 # A step, its epoch, and how many samples of that are consumed: an `order.Cursor`.
 Begin = tuple[int, int, int]
@@ -21,10 +22,10 @@ class Lineage(Document):
     """The parent of a run, written when the run is created.
 
     A `fork` is trained otherwise from `step` on, a `continue` is only trained longer, `reproduce` repeats the
-    parent from its start, `compress` makes it smaller (`changed` says how), and `distill` trains another
-    model with it as the teacher. Elsewhere, `changed` holds the settings that differ from the parent's. The
-    other fields describe the parent: its data, where its own steps began, and where its initial weights came
-    from.
+    parent from its start, `compress` makes it smaller (`changed` says how), `distill` trains another model
+    with it as the teacher, and `retrain` trains its config on other data. Elsewhere, `changed` holds the
+    settings that differ from the parent's. The other fields describe the parent: its data, where its own
+    steps began, and where its initial weights came from.
     `irregular` are the steps of its evaluations that try no patience: all of them, and those that it had from
     a parent of its own.
     """
@@ -72,6 +73,7 @@ class Lineage(Document):
             "reproduce": "repeats",
             "compress": "is compressed from",
             "distill": "is distilled from",
+            "retrain": "trains on other data than",
         }[self.relation]
         at = "" if self.step is None else f" at step {self.step}"
         return f"{words} {self.run_id}{at}"

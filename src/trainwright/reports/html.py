@@ -27,6 +27,7 @@ _SECTIONS: dict[str, Section] = {
     "diagnosis": diagnosis.section,
     "next_steps": next_steps.section,
     "compression": compression.section,
+    "retraining": pages.retraining,
     "curves": pages.curves,
     "evaluations": evaluations.section,
     "unevaluated": evaluations.unevaluated,

@@ -47,6 +47,27 @@ _TIERS = {
 }
 
 
+def retraining(run: RunFiles) -> Section | None:
+    """Return the table that compares a retrained run with its parent; None for others."""
+    if not run.retraining:
+        return None
+    parent, child = (numbers(part(run.retraining, one)) for one in ("parent", "child"))
+    rows = []
+    for name, value in child.items():
+        found = numbers(part(run.retraining, "differences", name))
+        ends = " to ".join(number(found[end]) for end in ("low", "high") if end in found)
+        others = (parent.get(name), value, found.get("effect"))
+        cells = ["" if one is None else number(one) for one in (*others, found.get("p_value"))]
+        rows.append((name, *cells[:3], ends, cells[3]))
+    counts = numbers(part(run.retraining, "rows"))
+    return {
+        "parent": str(part(run.retraining, "parent").get("run_id", "")),
+        "counts": ", ".join(f"{count:,.0f} of {split}" for split, count in counts.items()),
+        "gate": str(part(run.retraining, "gate").get("said", "")),
+        "rows": rows,
+    }
+
+
 def moment(seconds: Any) -> str:
     """Return a time for people; `seconds` since the epoch, or an ISO 8601 text."""
     try:

@@ -47,6 +47,7 @@ class RunFiles:
     evaluations: Mapping[str, Json] = field(default_factory=dict)
     profile: Json = field(default_factory=dict)
     compression: Json = field(default_factory=dict)
+    retraining: Json = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     set_keys: Sequence[str] = ()
 
@@ -181,7 +182,7 @@ def read_run(folder: Path) -> RunFiles:
         result = None  # it says how an earlier attempt ended
     evaluations = {split: _read_tables(folder, split, problems) for split in ("train", "val", "test")}
     profile = _read_tables(folder, "data", problems)
-    compression = _read_tables(folder, "compression", problems)
+    compression, retraining = (_read_tables(folder, name, problems) for name in ("compression", "retraining"))
     named = {problem.partition(":")[0] for problem in problems}
     problems += [problem for problem in damaged if problem.partition(":")[0] not in named]
     return RunFiles(
@@ -194,6 +195,7 @@ def read_run(folder: Path) -> RunFiles:
         {split: tables for split, tables in evaluations.items() if tables},
         profile,
         compression,
+        retraining,
         problems,
         (created.settings if created else None) or (),
     )

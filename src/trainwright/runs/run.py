@@ -10,6 +10,7 @@ from trainwright import numerals
 from trainwright.records.compression import COMPRESSION
 from trainwright.records.decision import journalled_decisions
 from trainwright.records.journal import number, read
+from trainwright.records.lineage import RETRAINING
 from trainwright.records.result import Result
 from trainwright.records.run_dir import RunDir
 from trainwright.records.status import Status
@@ -97,6 +98,11 @@ class Run:
     def compression(self) -> dict[str, Any]:
         """The comparison of a compressed run with its parent: both side by side; empty for other runs."""
         return self._dir.read_json(COMPRESSION)
+
+    @property
+    def retraining(self) -> dict[str, Any]:
+        """The comparison of a run that `retrain` made with its parent; empty for other runs."""
+        return self._dir.read_json(RETRAINING)
 
     @property
     def decisions(self) -> list[dict[str, Any]]:

@@ -77,6 +77,14 @@ def predicted(
     return Predicted(predictor.config, predictor.info, result, positions, predictor.model, rows)
 
 
+def other_question(first: Manifest, second: Manifest) -> str | None:
+    """Return why the answers of two models cannot be compared, or None if they are asked the same."""
+    for key, plural in _OF_THE_TARGET.items():
+        if getattr(first.data, key) != getattr(second.data, key):
+            return f"their {plural} differ"
+    return None
+
+
 def other_rows(first: Manifest, second: Manifest, split: SplitName = "test") -> str | None:
     """Return why two models cannot be compared row by row, or None if their manifests name the same rows.
 
@@ -85,9 +93,8 @@ def other_rows(first: Manifest, second: Manifest, split: SplitName = "test") -> 
     one, other = first.data, second.data
     if any(split not in data.splits for data in (one, other)):
         return f"one of them has no {split} split"
-    for key, plural in _OF_THE_TARGET.items():
-        if getattr(one, key) != getattr(other, key):
-            return f"their {plural} differ"
+    if reason := other_question(first, second):
+        return reason
     if one.splits[split].sha256 == other.splits[split].sha256:
         return None
     rows = [data.rows.get(split) for data in (one, other)]

@@ -20,7 +20,7 @@ from trainwright.datasets.images.pixels import (
     as_bytes,
     decode,
 )
-from trainwright.datasets.images.split import Pipeline
+from trainwright.datasets.images.split import ImageSplit, Pipeline
 from trainwright.datasets.images.transforms import sizes_outside_training
 from trainwright.datasets.samples.corrupt import log_corrupt
 from trainwright.datasets.samples.files import files_in, log_left_out
@@ -58,6 +58,10 @@ class ImagePreparation:
         self.target = target
         self._mode = mode
         self._pipeline = pipeline
+
+    def samples(self, split: ImageSplit) -> ImageSplit:
+        """Return the images of a split, which another model's data have, as this one takes them."""
+        return split.with_pipeline(self._pipeline)
 
     @property
     def column_names(self) -> list[str]:

@@ -177,6 +177,10 @@ class ImageSplit:
         """Return the same samples with the measured transforms, and as the task has them read."""
         return ImageSplit(self._images, self.positions, self.known, pipeline, reading, classes)
 
+    def with_pipeline(self, pipeline: Pipeline) -> ImageSplit:
+        """Return the same samples with the transforms of another model."""
+        return self.finished(pipeline, self._classes, self._reading)
+
     def take(self, ids: Ids) -> Batch:
         """Return the samples `ids` as in evaluation."""
         return self.read(ids, Draw(0))

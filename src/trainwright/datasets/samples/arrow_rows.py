@@ -6,11 +6,13 @@ arrays, and encoded images are decoded.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from copy import copy
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ import numpy as np
 
 from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
+from trainwright.config.splits import SplitConfig
 from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.images.decoders import ImageForm, decoded_image
 from trainwright.datasets.samples import map_style
@@ -26,11 +29,14 @@ from trainwright.datasets.samples.file_hashes import hashes_of
 from trainwright.datasets.samples.files import existing_file
 from trainwright.datasets.samples.items import BatchReader
 from trainwright.datasets.samples.shards import shard_paths
-from trainwright.datasets.tables.table import listed, nearest
+from trainwright.datasets.tables.split_keys import HASHED, hashes
+from trainwright.datasets.tables.splitting import fractions, split_rows
+from trainwright.datasets.tables.table import Table, listed, nearest, objects
+from trainwright.datasets.tables.tabular import provided_splits
 from trainwright.digest import sha256_file, sha256_json
 from trainwright.errors import DataError
 from trainwright.require import require
-from trainwright.types import FEATURES, Array, SplitName
+from trainwright.types import FEATURES, Array, Ids, SplitName
 
 log = logging.getLogger("trainwright")
 Reader = Callable[[int], Any]  # of a row
@@ -62,6 +68,7 @@ class ArrowRows(BatchReader):
         self._is_converted = any(file.name != str(file.path) for file in files)
         self._table, rows = _mapped(files)
         self._file_ends = np.cumsum(rows)
+        self._rows: Ids | None = None  # those of this split; None: all
         counts = [len(chunk) for chunk in self._table.column(0).chunks] if self._table.num_columns else []
         self._firsts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._readers: dict[tuple[str, int], Reader] = {}
@@ -76,19 +83,40 @@ class ArrowRows(BatchReader):
         if labels := _labels(self._table.schema, self._target):
             self.classes = labels
 
+    def divided(self, config: SplitConfig, val: float, test: float) -> dict[SplitName, ArrowRows]:
+        """Return the rows of each split, by the hashes of their keys.
+
+        Raises:
+            DataError: A key is missing, or a split would be empty.
+        """
+        names = [name for name in config.keys or self._table.column_names if name in self._table.column_names]
+        cells = {name: objects(self._table.column(name).to_pylist()) for name in names}
+        table = Table(cells, self._names[0], unread=self._table.column_names)
+        hashed = Table({HASHED: hashes(table, config)}, self._names[0])
+        parts: dict[SplitName, ArrowRows] = {}
+        for name, rows in split_rows(hashed, config, val, test, None).items():
+            parts[name] = copy(self)
+            parts[name]._rows = rows
+        return parts
+
     def __len__(self) -> int:
-        return int(self._firsts[-1])
+        return int(self._firsts[-1]) if self._rows is None else len(self._rows)
+
+    def _of_files(self, positions: Any) -> Any:
+        """Return the positions in the files of one row, or of several."""
+        return positions if self._rows is None else self._rows[positions]
 
     def __getitem__(self, position: int) -> Any:
         """Return a row as `Items` takes it."""
         if not 0 <= position < len(self):
             raise IndexError(f"row {position} of {len(self)}")
+        name_of, position = partial(self.name_of, position), int(self._of_files(position))
         chunk = int(np.searchsorted(self._firsts, position, side="right")) - 1
         row = position - int(self._firsts[chunk])
         try:
             values = {name: self._reader(name, chunk)(row) for name in (*self._inputs, self._target)}
         except Exception as error:
-            raise DataError(f"{self.name_of(position)}: {error}") from error
+            raise DataError(f"{name_of()}: {error}") from error
         if self._is_table:
             features = np.array([values[name] for name in self._inputs], np.float32)
             return features, values[self._target]
@@ -100,7 +128,7 @@ class ArrowRows(BatchReader):
         """Return rows of numbers, and of lists of equal length, as `BatchReader` says."""
         if not self._is_numeric:
             return None
-        at = np.asarray(positions, np.int64)
+        at = self._of_files(np.asarray(positions, np.int64))
         chunks = np.searchsorted(self._firsts, at, side="right") - 1
         places = list(zip(chunks.tolist(), (at - self._firsts[chunks]).tolist(), strict=True))
         columns: dict[str, Array] = {}
@@ -137,8 +165,12 @@ class ArrowRows(BatchReader):
             return None
         if types.is_integer(column.type) or types.is_boolean(column.type):
             values: Array = column.to_numpy()
-            return values
-        return np.array(column.to_pylist()) if types.is_string(column.type) else None
+            return self._own(values)
+        return self._own(np.array(column.to_pylist())) if types.is_string(column.type) else None
+
+    def _own(self, values: Array) -> Array:
+        """Return the values of these rows, of those of all rows of the files."""
+        return values if self._rows is None else values[self._rows]
 
     @property
     def is_stored(self) -> bool:
@@ -157,6 +189,7 @@ class ArrowRows(BatchReader):
 
     def name_of(self, position: int) -> str:
         """Return the name of a row in messages."""
+        position = int(self._of_files(position))
         file = int(np.searchsorted(self._file_ends, position, side="right"))
         return f"row {position - (self._file_ends[file - 1] if file else 0)} of {self._names[file]}"
 
@@ -172,12 +205,14 @@ class ArrowRows(BatchReader):
         if not _is_number(column.type) or column.null_count:
             what = "lacks values" if column.null_count else f"holds {column.type}"
             raise DataError(f"column {name!r} {what}; give a number in each row")
-        values: Array = column.to_numpy()
-        return values
+        return self._own(column.to_numpy())
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the contents, of the files that they name, and of what is used of them."""
         known = ["arrow", self._sha256s, self._inputs, self._target, self._images]
+        known += (
+            [] if self._rows is None else [hashlib.sha256(self._rows.astype("<i8").tobytes()).hexdigest()]
+        )
         return sha256_json([*known, self._outside] if self._outside else known)
 
     @cached_property
@@ -244,8 +279,13 @@ def arrow_bundle(
     Raises:
         DataError: A file cannot be read, or lacks a column.
     """
-    map_style.refuse_settings_of_tables(config)
+    by_hash = config.split.by == "hash"
+    plain = config.model_copy(update={"split": SplitConfig()}) if by_hash else config
+    map_style.refuse_settings_of_tables(plain)
     sets = {name: ArrowRows(some, config, images) for name, some in files.items()}
+    if by_hash:
+        shares = fractions(config.split, provided_splits(sets, config))
+        sets |= sets["train"].divided(config.split, *shares)
     return map_style.bundle(sets, config, request)
 
 
@@ -350,7 +390,7 @@ def _inputs(schema: Any, config: DataConfig, source: str) -> list[str]:
                 f"{nearest(unknown[0], schema.names)}"
             )
         return list(config.features)
-    left_out = {config.target_name, sampling_column(config.sampling), *config.exclude}
+    left_out = {config.target_name, sampling_column(config.sampling), *config.exclude, *config.split.keys}
     texts = [field.name for field in schema if field.name not in left_out and _is_text(field.type)]
     if texts:
         log.info("data: columns of text or times are left out: %s", listed(texts))

@@ -43,6 +43,7 @@ def refuse_division(config: SplitConfig) -> None:
         name for name in ("val", "test") if getattr(config, name) not in (0, getattr(SplitConfig(), name))
     ]
     settings += ["stratify"] if config.stratify else []
+    settings += ["by"] if config.by == "hash" else []
     settings += [name for name in ("folds", "val_folds") if getattr(config, name) is not None]
     if settings:
         raise DataError(

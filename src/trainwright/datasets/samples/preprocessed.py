@@ -170,6 +170,8 @@ def refuse_column_settings(config: DataConfig, what: str, advice: str) -> None:
         "encode": config.encode in ("ordinal", "target", "frequency"),
         "split.group": config.split.group is not None,
         "split.time": config.split.time is not None,
+        "split.key": config.split.key is not None,
+        "split.by": config.split.by == "hash",
     }
     for name, is_given in given.items():
         if is_given:

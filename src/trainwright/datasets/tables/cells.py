@@ -18,10 +18,10 @@ from trainwright.require import require
 from trainwright.types import Array
 
 MISSING = ("", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL")  # the texts that mean a missing value
-_BOOLEANS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
-_NUMBER = re.compile(r"\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity)\s*", re.IGNORECASE)
-_CODE = re.compile(r"\s*0\d")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+BOOLEANS = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
+NUMBER = re.compile(r"\s*[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity)\s*", re.IGNORECASE)
+CODE = re.compile(r"\s*0\d")
+DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _ODD = r"(?i)x|nan|^\s*0\d"
 
 
@@ -67,22 +67,22 @@ def has_codes(texts: Any) -> bool:
 
 
 def _booleans(values: Array, texts: Collection[str]) -> Array | None:
-    if not texts or not all(text in _BOOLEANS for text in texts):
+    if not texts or not all(text in BOOLEANS for text in texts):
         return None
     if None in values:
-        return np.array([_BOOLEANS.get(text, np.nan) for text in values], dtype=np.float64)
-    return np.array([_BOOLEANS[text] for text in values], dtype=bool)
+        return np.array([BOOLEANS.get(text, np.nan) for text in values], dtype=np.float64)
+    return np.array([BOOLEANS[text] for text in values], dtype=bool)
 
 
 def _numbers(values: Array, texts: Collection[str]) -> Array | None:
     """Return numbers that only Python reads, such as those with white space around them."""
-    if not all(map(_NUMBER.fullmatch, texts)) or any(map(_CODE.match, texts)):
+    if not all(map(NUMBER.fullmatch, texts)) or any(map(CODE.match, texts)):
         return None
     return np.array([np.nan if text is None else float(text) for text in values], dtype=np.float64)
 
 
 def _dates(values: Array, texts: Collection[str]) -> Array | None:
-    if not texts or not all(map(_DATE.match, texts)):
+    if not texts or not all(map(DATE.match, texts)):
         return None
     times = iso_times(values)
     return None if (missing(times) & ~missing(values)).any() else times
@@ -123,10 +123,10 @@ class ColumnFacts:
     def _add_words(self, texts: Collection[str]) -> None:
         """Learn from the different texts of a piece that Arrow reads no numbers from."""
         fits = self._fits
-        self._is_coded |= any(map(_CODE.match, texts))
-        fits["boolean"] = fits["boolean"] and all(text in _BOOLEANS for text in texts)
-        fits["number"] = fits["number"] and all(map(_NUMBER.fullmatch, texts))
-        if fits["date"] and all(map(_DATE.match, texts)):
+        self._is_coded |= any(map(CODE.match, texts))
+        fits["boolean"] = fits["boolean"] and all(text in BOOLEANS for text in texts)
+        fits["number"] = fits["number"] and all(map(NUMBER.fullmatch, texts))
+        if fits["date"] and all(map(DATE.match, texts)):
             fits["date"] = not np.isnat(iso_times(np.array(list(texts), dtype=object))).any()
         else:
             fits["date"] = False
@@ -152,7 +152,7 @@ class ColumnFacts:
             return values.astype(np.float64) if self._has_missing else values
         values = strings(texts)
         if form == "boolean":
-            words = [np.nan if text is None else _BOOLEANS[text] for text in values]
+            words = [np.nan if text is None else BOOLEANS[text] for text in values]
             return np.array(words, np.float64 if self._has_missing else bool)
         if form == "number":
             return np.array([np.nan if text is None else float(text) for text in values], dtype=np.float64)

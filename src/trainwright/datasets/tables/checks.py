@@ -69,7 +69,7 @@ def feature_columns(table: Table, config: DataConfig) -> list[str]:
                 raise DataError(f"{table.source}: {setting}: {name!r} {what}; a weight cannot be a feature")
     left_out = {*config.targets, config.weight or "", drawn or "", *config.exclude}
     if config.features is None:
-        left_out |= {config.split.group or "", config.split.time or ""}
+        left_out |= {config.split.group or "", config.split.time or "", *config.split.keys}
     names = [name for name in (config.features or table.columns) if name not in left_out]
     if not names and config.features is None:
         names = [name for name in table.columns if name == config.split.time and name not in config.exclude]
@@ -154,9 +154,9 @@ def refuse_untrained_classes(
     absent = [label for label, count in zip(labels, counts, strict=True) if not count]
     if absent:
         rows_of_class = table.where(np.isin(codes, np.flatnonzero(counts == 0)))
-        cure = (
-            "data.split.stratify: true" if not (config.split.group or config.split.time) else "another split"
-        )
+        split = config.split
+        draws = not (split.group or split.time or split.by == "hash")
+        cure = "data.split.stratify: true" if draws else "another split"
         raise DataError(
             f"{table.source}: class {listed(map(repr, absent))} of {config.target_name!r} has rows for "
             f"validation or test only ({rows_of_class}); {cure} or another data.split.seed would give it "

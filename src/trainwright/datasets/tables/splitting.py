@@ -13,20 +13,24 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from trainwright.config.splits import DEFAULT_TEST_SHARE, SplitConfig
+from trainwright.datasets.tables.split_keys import HASHED, splits_of_hashes
 from trainwright.datasets.tables.table import Table, iso_times, kind_of, missing
 from trainwright.errors import DataError
 from trainwright.order import SPLIT, permutation, stream_seed
 from trainwright.types import Array, Ids, SplitName
 
 Rows = dict[SplitName, Ids]
-Kind = Literal["time", "group", "class", "random"]
+Kind = Literal["hash", "time", "group", "class", "random"]
 
 # Random streams of the split's seed, apart from that of the ordinary split.
 _FOLDS, _FOLD_VAL = 1, 2
 
 
 class _Criterion(NamedTuple):
-    """The criterion of a split: `values` (rows,) are times, groups or class indices; empty for `random`."""
+    """The criterion of a split: `values` (rows,) are times, groups or class indices; empty for `random`.
+
+    For `hash` they are (rows, 2).
+    """
 
     kind: Kind
     values: Array
@@ -72,7 +76,7 @@ def split_rows(table: Table, config: SplitConfig, val: float, test: float, label
     rows that do not test are cut in the same way, and a fold validates; the test split is left out.
 
     Args:
-        table: The rows.
+        table: The rows; with a column `HASHED` if `config.by` is `hash`.
         config: The section `data.split`.
         val: Share of the rows for validation; 0 for no such split.
         test: Share of the rows for the test; 0 for no such split. Without effect with folds.
@@ -89,19 +93,32 @@ def split_rows(table: Table, config: SplitConfig, val: float, test: float, label
     is_cut = config.folds is not None or config.val_folds is not None
     if not is_cut and not val and not test and by.kind in ("class", "random"):
         return {"train": np.arange(n)}
-    if config.folds is None:
+    if by.kind == "hash":
+        train, vals, tests = map(np.flatnonzero, splits_of_hashes(by.values, config, val, test))
+        rows: Rows = {"train": train, "val": vals, "test": tests if config.val_folds is None else tests[:0]}
+    elif config.folds is None:
         rows = _split_once(by, n, (_count(n, val), _count(n, test)), config.seed)
     else:
         rows = _fold_rows(table, by, config, val)
+    if config.folds is not None:
         val, test = val * (1 - 1 / config.folds), 1 / config.folds
     if config.val_folds is not None:
-        rows = _val_fold_rows(table, by, config, np.sort(np.concatenate([rows["train"], rows["val"]])))
+        if by.kind != "hash":
+            rest = np.sort(np.concatenate([rows["train"], rows["val"]]))
+            rows = _val_fold_rows(table, by, config, rest)
         val, test = 1 / config.val_folds, 0.0
     _refuse_empty(rows, table, config, val, test)
     return {name: np.sort(ids) for name, ids in rows.items() if name == "train" or len(ids)}
 
 
 def _criterion(table: Table, config: SplitConfig, labels: Array | None) -> _Criterion:
+    if config.by == "hash":
+        if HASHED not in table.columns:
+            raise DataError(
+                "data.split.by: hash needs rows with named columns, and these have none; leave it out, or "
+                "give a table (in Python: a data frame)"
+            )
+        return _Criterion("hash", table.columns[HASHED])
     if config.time is not None:
         return _Criterion("time", _times(table, config.time))
     if config.group is not None:
@@ -154,7 +171,7 @@ def _refuse_empty(rows: Rows, table: Table, config: SplitConfig, val: float, tes
     wanted: dict[SplitName, float] = {"train": 1 - val - test, "val": val, "test": test}
     for name, share in wanted.items():
         if share and not len(rows[name]):
-            together = config.group or config.time
+            together = config.group or config.time or ", ".join(config.keys)
             why = f", and rows of one {together!r} stay together" if together else ""
             cure = "" if name == "train" else f", a larger data.split.{name}, or 0 for no such split"
             gets = f"it gets {share:.3g} of {len(table)} rows"

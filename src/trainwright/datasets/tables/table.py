@@ -336,7 +336,7 @@ def as_table(
         raw = rows
     elif isinstance(rows, Sequence) and all(isinstance(row, Mapping) for row in rows):
         names = dict.fromkeys(str(name) for row in rows for name in row)
-        raw = {name: _objects([row.get(name) for row in rows]) for name in names}
+        raw = {name: objects([row.get(name) for row in rows]) for name in names}
     else:
         raise DataError(f"rows must be a data frame or a sequence of mappings, not {type(rows).__name__}")
     columns = {
@@ -353,7 +353,7 @@ def as_table(
 def _cells(values: Any, name: str, source: str, lists: Collection[str]) -> Array:
     """Return the values of a column as `tidy` does, or its lists."""
     if name in lists and any(isinstance(value, list | tuple | np.ndarray) for value in values):
-        return _objects([_plain(value) for value in values])
+        return objects([_plain(value) for value in values])
     return tidy(values, name, source)
 
 
@@ -373,7 +373,8 @@ def _categorical(rows: Any) -> frozenset[str]:
     )
 
 
-def _objects(values: Sequence[Any]) -> Array:
+def objects(values: Sequence[Any]) -> Array:
+    """Return values of any kind as (rows,) object."""
     array = np.empty(len(values), dtype=object)
     for row, value in enumerate(values):  # not at once: lists of one length would be taken for a matrix
         array[row] = value

@@ -23,6 +23,7 @@ from trainwright.datasets.tables.list_cells import with_label_columns
 from trainwright.datasets.tables.preparation import TabularPreparation, fit
 from trainwright.datasets.tables.ranges import ranges_of
 from trainwright.datasets.tables.raw import RawPreparation
+from trainwright.datasets.tables.split_keys import HASHED, hashes, read_as_text, with_hashes
 from trainwright.datasets.tables.splitting import Rows, fractions, split_rows
 from trainwright.datasets.tables.suspects import odd_spellings, row_of_sums
 from trainwright.datasets.tables.table import Table, kind_of
@@ -59,14 +60,15 @@ class Reader(Protocol):
 
 
 def named_columns(table: Table, config: DataConfig) -> dict[str, Array]:
-    """Return the columns that decide how the training rows are split and drawn.
+    """Return the columns that decide how the training rows are split and drawn; `HASHED` among them.
 
     Raises:
         DataError: One is missing.
     """
     keys = {"data.split.group": config.split.group, "data.split.time": config.split.time}
     keys[SAMPLING] = sampling_column(config.sampling)
-    return {name: table.column(name, key) for key, name in keys.items() if name is not None}
+    hashed = {HASHED: hashes(table, config.split)} if config.split.by == "hash" else {}
+    return {name: table.column(name, key) for key, name in keys.items() if name is not None} | hashed
 
 
 def refuse_paths(config: DataConfig) -> None:
@@ -87,7 +89,7 @@ def load_files(config: DataConfig, read: Reader, form: FeatureForm) -> DataBundl
     """Read the files of the config, all with the types of the training file, and build the data of a run."""
     paths = paths_by_split(config)
     with announced(f"reading {paths['train']}"):
-        train = read(paths["train"])
+        train = read(paths["train"], read_as_text(config))
     text = [name for name, values in train.columns.items() if kind_of(values) == "text"]
     tables: dict[SplitName, Table] = {"train": train}
     for name in SPLITS[1:]:
@@ -129,7 +131,7 @@ def build(
     for table in tables.values():
         if not len(table):
             raise DataError(f"{table.source}: there are columns, but no rows")
-    original_target = config.target_name
+    original_target, as_read = config.target_name, tables["train"]
     tables, config = with_label_columns(tables, config)
     names = checks.feature_columns(tables["train"], config)
     judges = not known or bool(config.columns)
@@ -142,7 +144,8 @@ def build(
     task, warnings = inspect(train, config, form.dtype)
     provided = provided_splits(tables, config)
     target = _target(config, task, original_target)
-    target, rows, more = _split(train, config, target, fractions(config.split, provided))
+    keyed = with_hashes(train, as_read, config.split)
+    target, rows, more = _split(keyed, config, target, fractions(config.split, provided))
     infers = judges and not form.frames
     keep = kept_columns(is_own=form.is_own, given=given)
     columns = infer(train, names, config, rows["train"], keep) if infers else Inference({})

@@ -145,6 +145,7 @@ def _refuse_settings(config: DataConfig) -> None:
         "split.stratify": bool(config.split.stratify),
         "split.group": config.split.group is not None,
         "split.time": config.split.time is not None,
+        "split.by": config.split.by == "hash",
         "split.folds": config.split.folds is not None,
         "split.val_folds": config.split.val_folds is not None,
     }

@@ -124,7 +124,11 @@ class TfrecordDataset:
 
     def _unread(self) -> set[str]:
         """Return the excluded features, except those that the split needs."""
-        return set(self._config.exclude) - {self._config.split.group, self._config.split.time}
+        return set(self._config.exclude) - {
+            self._config.split.group,
+            self._config.split.time,
+            *self._config.split.keys,
+        }
 
     def _pair(self, tensors: Tensors, path: str) -> tuple[Any, Any]:
         wanted = self._config.features

@@ -75,7 +75,7 @@ class Origin:
         if attempt == 1 and self.lineage is not None and self.lineage.relation != "reproduce":
             log.info("run %s %s", self._run.id, self.lineage.in_words())
             at = self.initial.checkpoint_step if self.initial else 0
-            if self.lineage.relation != "distill" and (self.lineage.step != at or not at):
+            if self.lineage.relation not in ("distill", "retrain") and (self.lineage.step != at or not at):
                 id_ = self.lineage.run_id
                 newest = f"the newest usable checkpoint of run {id_} is of step {at}"
                 what = newest if at else f"run {id_} has no usable checkpoint"

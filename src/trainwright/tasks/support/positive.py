@@ -45,7 +45,7 @@ def positive_of_two(named: Any, labels: Sequence[Any], counts: Callable[[], Arra
     """
     if named is not None:
         return PositiveClass(_index(named, labels), "")
-    return _by_label(labels) or _by_rows(counts())
+    return by_label(labels) or _by_rows(counts())
 
 
 def in_words(label: Any, reason: str) -> str:
@@ -80,7 +80,7 @@ def _folded(label: Any) -> str:
     return str(as_json(label)).strip().casefold()
 
 
-def _by_label(labels: Sequence[Any]) -> PositiveClass | None:
+def by_label(labels: Sequence[Any]) -> PositiveClass | None:
     """Return the class that its label tells; None where both labels do, or neither."""
     first, second = map(_folded, labels)
     if {first, second} in ({"0", "1"}, {"-1", "1"}, {"false", "true"}):

@@ -196,7 +196,8 @@ def _folds(rows: TrainingRows, seed: int) -> Array:
 
     Rows of one group are in one fold; without groups, the folds have as many rows of each class.
     """
-    name, own = rows.config.split.group, stream_seed(seed, SPLIT, _STREAM)
+    split = rows.config.split
+    name, own = split.group or next(iter(split.keys), None), stream_seed(seed, SPLIT, _STREAM)
     if name is not None and name in rows.table.columns:
         groups = group_numbers(rows.table, name)
         if (count := int(groups.max()) + 1) > 1:
