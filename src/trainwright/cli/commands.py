@@ -34,6 +34,7 @@ _MODULES = {
     "compress": "compress",
     "report": "models",
     "runs": "runs",
+    "data": "data",
     "config": "config",
     "plan": "plan",
     "doctor": "doctor",

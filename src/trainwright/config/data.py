@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from trainwright.config.expectations import ExpectConfig
 from trainwright.config.fields import Section, TypedSection, bits, placement, record
 from trainwright.config.sampling import SamplingConfig
 from trainwright.config.splits import SplitConfig
@@ -110,6 +111,11 @@ class DataConfig(TypedSection):
     missing_values: list[str | int | float] | dict[str, list[str | int | float]] = bits(
         default_factory=list,
         description='values that mean a missing one: {age: [-999], city: ["?"]}, or a list for all columns',
+    )
+    expect: ExpectConfig | None = record(
+        None,
+        description="what must hold of the rows that are read: else the run ends before its first step, with "
+        "exit code 3; `trainwright data check CONFIG` checks that alone",
     )
     missing_target: Literal["drop", "error"] = bits(
         default="error", description="rows whose target is missing: drop them (counted), or an error"

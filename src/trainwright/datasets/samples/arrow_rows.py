@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,9 @@ from trainwright.datasets.samples.file_hashes import hashes_of
 from trainwright.datasets.samples.files import existing_file
 from trainwright.datasets.samples.items import BatchReader
 from trainwright.datasets.samples.shards import shard_paths
-from trainwright.datasets.tables.table import listed, nearest
+from trainwright.datasets.tables.arrow import cells_of
+from trainwright.datasets.tables.expectations import examined
+from trainwright.datasets.tables.table import Table, listed, nearest
 from trainwright.digest import sha256_file, sha256_json
 from trainwright.errors import DataError
 from trainwright.require import require
@@ -175,6 +178,19 @@ class ArrowRows(BatchReader):
         values: Array = column.to_numpy()
         return values
 
+    def table(self, names: Iterable[str]) -> Table:
+        """Return columns of single values as a table."""
+        types = require("pyarrow", "tabular").types
+        columns = {name: self._table.column(name) for name in names if name in self._table.column_names}
+        columns = {name: one for name, one in columns.items() if not types.is_nested(one.type)}
+        source = f"{self._names[0]}{' ...' if len(self._names) > 1 else ''}"
+        return Table(
+            {name: cells_of(column, name, source) for name, column in columns.items()},
+            source,
+            numbers=np.arange(len(self)),
+            unread=[name for name in self._table.column_names if name not in columns],
+        )
+
     def fingerprint(self) -> str:
         """Return the SHA-256 of the contents, of the files that they name, and of what is used of them."""
         known = ["arrow", self._sha256s, self._inputs, self._target, self._images]
@@ -246,7 +262,11 @@ def arrow_bundle(
     """
     map_style.refuse_settings_of_tables(config)
     sets = {name: ArrowRows(some, config, images) for name, some in files.items()}
-    return map_style.bundle(sets, config, request)
+    if config.expect is None:
+        return map_style.bundle(sets, config, request)
+    tables = {name: rows.table(config.expect.column) for name, rows in sets.items()}
+    expectations = examined(tables, config, request.examine)
+    return replace(map_style.bundle(sets, config, request), expectations=expectations)
 
 
 def parquet_as_arrow(pattern: str) -> list[ArrowFile]:

@@ -11,13 +11,14 @@ import numpy as np
 from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
-from trainwright.datasets.base import DataBundle, Identifiers
+from trainwright.datasets.base import DataBundle, Examine, Identifiers, LoadRequest, refuse_unmet
 from trainwright.datasets.samples import weights
 from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.samples.sampling import SAMPLING, sampling_weights
 from trainwright.datasets.tables import checks, raw
 from trainwright.datasets.tables.encoders.numbers import mean_and_scale
+from trainwright.datasets.tables.expectations import examined
 from trainwright.datasets.tables.kinds import IDENTIFIER, Inference, infer, infer_target, judge, kept_columns
 from trainwright.datasets.tables.list_cells import with_label_columns
 from trainwright.datasets.tables.preparation import TabularPreparation, fit
@@ -83,7 +84,7 @@ def refuse_paths(config: DataConfig) -> None:
             )
 
 
-def load_files(config: DataConfig, read: Reader, form: FeatureForm) -> DataBundle:
+def load_files(config: DataConfig, read: Reader, request: LoadRequest) -> DataBundle:
     """Read the files of the config, all with the types of the training file, and build the data of a run."""
     paths = paths_by_split(config)
     with announced(f"reading {paths['train']}"):
@@ -95,7 +96,7 @@ def load_files(config: DataConfig, read: Reader, form: FeatureForm) -> DataBundl
             with announced(f"reading {paths[name]}"):
                 tables[name] = read(paths[name], text)
     with announced(f"preparing {sum(map(len, tables.values())):,} rows"):
-        return build(tables, config, form)
+        return build(tables, config, request.form, examine=request.examine)
 
 
 def provided_splits(tables: Collection[SplitName], config: DataConfig) -> set[SplitName]:
@@ -112,7 +113,13 @@ def provided_splits(tables: Collection[SplitName], config: DataConfig) -> set[Sp
 
 
 def build(
-    tables: Tables, config: DataConfig, form: FeatureForm, *, known: bool = False, given: bool = False
+    tables: Tables,
+    config: DataConfig,
+    form: FeatureForm,
+    *,
+    known: bool = False,
+    given: bool = False,
+    examine: Examine = refuse_unmet,
 ) -> DataBundle:
     """Build the data of a run: check, split and prepare the rows.
 
@@ -122,10 +129,12 @@ def build(
         form: The form in which the framework wants the rows.
         known: Whether this is a well-known data set, whose columns are not checked for oddities.
         given: Whether the rows are objects of the user's, who knows which columns they have.
+        examine: Judges how the rows compare with `data.expect`; see `LoadRequest`.
 
     Raises:
         DataError: The data cannot be used; says what is wrong, where, and what to do.
     """
+    expectations = examined(tables, config, examine)
     for table in tables.values():
         if not len(table):
             raise DataError(f"{table.source}: there are columns, but no rows")
@@ -182,6 +191,7 @@ def build(
         identifiers=_identifiers(parts, names, kinds),
         sampling=sampling_weights(tables["train"], rows["train"], config),
         repeated=repeated,
+        expectations=expectations,
         ranges=ranges_of(parts["train"], getattr(preparation, "columns", ())),
         examples={name: _head(part) for name, part in parts.items()},
     )
