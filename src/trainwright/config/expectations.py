@@ -1,4 +1,4 @@
-"""The section `data.expect`: what must hold of the rows that are read, or the run does not begin."""
+"""The section `data.expect`: conditions on the rows that are read, without which no run begins."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Bound = Comparison | int | Numbers
 
 
 class ColumnExpectation(Section):
-    """What must hold of one column; the column must be there. Of missing cells, only `missing` speaks."""
+    """The conditions on one column, which must be there; of missing cells, only `missing` speaks."""
 
     type: Literal["integer", "number", "boolean", "time", "date", "text"] | None = record(
         None, description="what its cells are; text that holds numbers or times counts as these, too"
@@ -93,7 +93,7 @@ class ColumnsExpected(Section):
 
 
 class ExpectConfig(Section):
-    """What must hold of all rows that are read, before they are split and prepared.
+    """The conditions on all rows that are read, before they are split and prepared.
 
     All other keys are columns; one that is called like a key stands under `column`.
     """

@@ -177,9 +177,8 @@ def build(
     if not known and not form.frames:
         targets = splits["train"].arrays[TARGET]
         warnings += _odd_columns(parts["train"], names, targets, columns.kinds, is_own=form.is_own)
-    if given and form.is_own and form.by_gradients and not config.standardize:
-        cure = "or set data.standardize: true"
-        warnings += checks.far_from_standardized(splits["train"].arrays[FEATURES], cure)
+    if given:
+        warnings += _not_standardized(splits["train"], config, form)
     info = _info(preparation, target, splits["train"].arrays[TARGET], config, form)
     return DataBundle(
         info=info,
@@ -195,6 +194,13 @@ def build(
         ranges=ranges_of(parts["train"], getattr(preparation, "columns", ())),
         examples={name: _head(part) for name, part in parts.items()},
     )
+
+
+def _not_standardized(train: Arrays, config: DataConfig, form: FeatureForm) -> list[str]:
+    """Return warnings about features of a user's own model that are far from standardized."""
+    if config.standardize or not (form.is_own and form.by_gradients):
+        return []
+    return checks.far_from_standardized(train.arrays[FEATURES], "or set data.standardize: true")
 
 
 def _target(config: DataConfig, task: str, original: str) -> Target:
