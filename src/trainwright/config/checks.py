@@ -151,7 +151,8 @@ def _text(node: Node, key: str) -> str | None:
 
 def _type_by_path(data: Node) -> tuple[str, str | None]:
     key = next((name for name in ("path", "train_path") if _text(data, name)), "path")
-    return key, file_type(_text(data, key) or "")
+    path = _text(data, key)
+    return key, file_type(path) if path else None  # not that of the files in the current folder
 
 
 def _check_length(root: Node, path: str, node: Node, problems: Problems) -> None:

@@ -200,7 +200,8 @@ class _Column:
         """
         asked = [key for key in type(self._wanted).model_fields if key in self._wanted.model_fields_set]
         for key in asked:
-            if (value := getattr(self._wanted, key)) in (None, False, {}) or key == "mostly":
+            value = getattr(self._wanted, key)
+            if key == "mostly" or value is None or value is False or value == {}:
                 continue
             several = self._values.ndim > 1 or holds_lists(self._values)
             if several and (key not in _WHOLE or (key == "between" and self._values.ndim == 1)):
