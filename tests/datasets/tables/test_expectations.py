@@ -190,10 +190,11 @@ def test_every_kind_of_table(place: Path, kind: str, monkeypatch: pytest.MonkeyP
 
 
 def test_arrays() -> None:
-    x = np.zeros((5, 3))
-    x[1, 2], x[4, 0] = 9, np.nan
+    x = np.zeros((5, 3, 2))  # two-dimensional ones have columns, x0 ...
+    x[1, 2, 0], x[4, 0, 1] = 9, np.nan
+    y = np.array([0, 1, 2, 0, 1])
     expect = {"rows": 5, "features": {"between": [0, 1], "missing": 0}, "churn": {"in": [0, 1]}}
-    outcomes = found(expect, (x, np.array([0, 1, 2, 0, 1])))
+    outcomes = found(expect, (x, y))
     assert [(one.met, one.rows) for one in outcomes.values()] == [
         (True, 0),
         (False, 1),
