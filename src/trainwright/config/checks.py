@@ -429,6 +429,12 @@ _CHECKS: tuple[tuple[str, Callable[[Node, str, Node, Problems], None]], ...] = (
     *((path, _check_metric) for path in METRIC_KEYS),
     *(
         (path, _check_import_path)
-        for path in ("model.type", "data.type", "training.scheduler.function", "training.optimizer.type")
+        for path in (
+            "model.type",
+            "data.type",
+            "data.features_from",
+            "training.scheduler.function",
+            "training.optimizer.type",
+        )
     ),
 )

@@ -100,6 +100,12 @@ class DataConfig(TypedSection):
     features: list[str] | None = bits(
         default=None, min_length=1, description="the columns to learn from; default: all but the target"
     )
+    features_from: str | None = bits(
+        default=None,
+        description="columns of your own: package.module:name of a function that gets a data frame and "
+        "returns one of the same rows, or of a class with `fit` and `transform`; applied to all rows alike, "
+        "also those to predict",
+    )
     exclude: list[str] = bits(default_factory=list, description="columns to leave out")
     columns: dict[str, ColumnConfig] = bits(
         default_factory=dict,

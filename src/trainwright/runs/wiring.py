@@ -48,6 +48,7 @@ from trainwright.runs.data.checks import (
     check_accumulators,
     check_batch_size,
     check_expectations,
+    check_features,
     check_metrics,
     check_reading,
 )
@@ -172,6 +173,7 @@ def build(
     """
     bundle = objects.data if objects.data is not None else load_data(config, objects.model, settle)
     check_expectations(config, bundle)
+    check_features(config, bundle)
     files = FilesRead(bundle.files_read)
     check_metrics(config, bundle)
     model, rows = objects.model, len(bundle.splits["train"])

@@ -19,6 +19,7 @@ from trainwright.datasets.samples.sampling import SAMPLING, sampling_weights
 from trainwright.datasets.tables import checks, raw
 from trainwright.datasets.tables.encoders.numbers import mean_and_scale
 from trainwright.datasets.tables.expectations import examined
+from trainwright.datasets.tables.feature_steps import opened_steps
 from trainwright.datasets.tables.kinds import IDENTIFIER, Inference, infer, infer_target, judge, kept_columns
 from trainwright.datasets.tables.list_cells import with_label_columns
 from trainwright.datasets.tables.preparation import TabularPreparation, fit
@@ -140,7 +141,8 @@ def build(
             raise DataError(f"{table.source}: there are columns, but no rows")
     original_target = config.target_name
     tables, config = with_label_columns(tables, config)
-    names = checks.feature_columns(tables["train"], config)
+    steps = opened_steps(config)
+    names = checks.feature_columns(tables["train"], config) if steps is None else []
     judges = not known or bool(config.columns)
     before = _kinds_before_split(tables["train"], names, config) if judges else Inference({})
     tables = {name: typed(table, before.kinds) for name, table in tables.items()}
@@ -152,6 +154,10 @@ def build(
     provided = provided_splits(tables, config)
     target = _target(config, task, original_target)
     target, rows, more = _split(train, config, target, fractions(config.split, provided))
+    if steps is not None:
+        tables = steps.fit(tables, rows["train"], config)
+        train = tables["train"]
+        names = checks.feature_columns(train, config)
     infers = judges and not form.frames
     keep = kept_columns(is_own=form.is_own, given=given)
     columns = infer(train, names, config, rows["train"], keep) if infers else Inference({})
@@ -163,6 +169,7 @@ def build(
             checks.refuse_bad_cells(table, names, config)
     parts = _parts(tables, rows)
     preparation, features = _prepare(parts, names, target, config, kinds, form)
+    preparation.steps = steps
     splits = {
         name: Arrays({FEATURES: features[name], TARGET: target.encode(parts[name], form.dtype)})
         for name in SPLITS

@@ -106,6 +106,20 @@ def check_expectations(config: RunConfig, bundle: DataBundle) -> None:
         )
 
 
+def check_features(config: RunConfig, bundle: DataBundle) -> None:
+    """Check that the feature steps that the config names had a table to work on.
+
+    Raises:
+        DataError: They had none.
+    """
+    name = None if config.data is None else config.data.features_from
+    if config.data is not None and name is not None and getattr(bundle.preparation, "steps", None) is None:
+        raise DataError(
+            f"data.features_from is for the columns of tables, but {config.data.type} gives other samples; "
+            "leave it out"
+        )
+
+
 def check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framework]) -> None:
     """Check the settings that say how samples are read one by one; say so where they have no effect.
 
