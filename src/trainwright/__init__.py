@@ -21,6 +21,7 @@ __all__ = [
     "__version__",
     "benchmark",
     "check",
+    "check_data",
     "clean",
     "compare",
     "compress",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from trainwright.api import (
         benchmark,
         check,
+        check_data,
         clean,
         compare,
         compress,

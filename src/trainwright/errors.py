@@ -9,6 +9,7 @@ exits with `exit_code`.
     │   ├── ConfigError             2   the config: all its problems at once, each with file, line and column
     │   ├── LoaderBatchSizeError    2   the user's data loaders have another batch size than the config
     │   ├── DataError               2   the data: named with file, column and row
+    │   │   └── ExpectationError    3   the data are not as the config expects
     │   ├── ModelError              2   the model cannot be built or fed with this data
     │   ├── CodeError               2   code that the config names cannot be imported
     │   ├── RunNotFoundError        2   no such run, or the prefix is not unique
@@ -116,6 +117,12 @@ class ConfigError(InputError):
 
 class DataError(InputError):
     """The data cannot be used for training."""
+
+
+class ExpectationError(DataError):
+    """The data are not as `data.expect` demands."""
+
+    exit_code = 3
 
 
 class ModelError(InputError):

@@ -155,7 +155,7 @@ def test_export_says_the_format(command: Command, trained: Path, tmp_path: Path)
     runs = ("--runs-dir", trained / "runs")
     done = command("export", "last", tmp_path / "model.pkl", *runs)
     assert (done.code, list(tmp_path.iterdir())) == (2, [])
-    assert ".safetensors, or give --format" in done.err
+    assert "--format mlflow: a folder that MLflow loads and serves" in done.err
     path = tmp_path / "model.safetensors"
     said = command("export", "last", path, *runs).out
     assert said.startswith(f"{path} (safetensors, {path.stat().st_size:,} bytes)\ncompared with the run: ")

@@ -140,7 +140,7 @@ def test_a_gate_that_is_not_passed_keeps_nothing(
         (["--prune", "0.5", "--gate", "val_f1 is high"], "cannot be read at"),
         (["--prune", "0.5", "--gate", "test_f1 > 0", "--search"], "the test split must not choose"),
         (["--quantize", "int4-weight-only"], "no multiples of 32 and 16"),
-        (["--quantize", "int3"], "'int3' is not one of"),
+        (["--quantize", "int3"], "'int3' given; there are"),
     ],
 )
 def test_bad_input(

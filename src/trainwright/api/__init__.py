@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainwright.api.certificates import verify_certificate
+    from trainwright.api.checking import check_data
     from trainwright.api.compressing import compress
     from trainwright.api.configs import check, init, schema
     from trainwright.api.data import data_add, data_delete, data_gc, data_get, data_log, data_show
@@ -37,6 +38,7 @@ __all__ = [
     "Run",
     "benchmark",
     "check",
+    "check_data",
     "clean",
     "compare",
     "compress",
@@ -85,6 +87,7 @@ __all__ = [
 # A verb's module is imported when the verb is first used: a list of runs needs nothing that trains.
 _VERBS = {
     "certificates": ("verify_certificate",),
+    "checking": ("check_data",),
     "compressing": ("compress",),
     "configs": ("check", "init", "schema"),
     "data": ("data_add", "data_delete", "data_gc", "data_get", "data_log", "data_show"),

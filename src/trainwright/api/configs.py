@@ -90,7 +90,7 @@ def columns(resolved: Resolved) -> Mapping[str, ColumnKind]:
     if config is None:
         return {}
     cls = plugins.dataset_of(config.type)
-    if not hasattr(cls, "sample"):
+    if not hasattr(cls, "sample") or config.features_from is not None:  # whose columns are known in training
         return {}
     table = cls(config, cls.Params(**config.params)).sample()
     keep = kept_columns(is_own=":" in resolved.config.model.type, given=False)

@@ -1,4 +1,4 @@
-"""`data`: versions of data beside the runs."""
+"""`data`: versions of data beside the runs, their differences, and what a config expects of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 import click
 
+import trainwright
 from trainwright.cli import options
 from trainwright.cli.data_diff import diff
 from trainwright.cli.output import show, size, table
+from trainwright.errors import ExpectationError
 
 _LISTED = 20  # names of files that `show` prints
 _VERSION = "VERSION"
@@ -133,6 +135,29 @@ def gc(keep: int | None, force: bool, dry_run: bool, runs_dir: str | None, as_js
     lines = [f"{verb} {one}" for one in swept.versions]
     lines += [f"kept {one}, the data of {', '.join(runs)}" for one, runs in swept.kept.items()]
     show(swept._asdict(), [*lines, f"{verb} {swept.objects:,} objects that no version needs"], as_json)
+
+
+@data.command()
+@click.argument("file", metavar="CONFIG")
+@click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@options.as_json
+def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
+    """Compare the data of a config with its section data.expect.
+
+    The exit code is 3 if they are not as expected, which is said line by line.
+    """
+    document = trainwright.check_data(file, overrides)
+    lines = [
+        f"{'ok ' if one['met'] else 'NOT'} {one['key']}{': ' if one['said'] else ''}{one['said']}"
+        for one in document["expectations"]
+    ]
+    unmet = sum(not one["met"] for one in document["expectations"])
+    lines.append(
+        f"{file}: {unmet} of {len(document['expectations'])} expectations not met" if unmet else f"{file}: ok"
+    )
+    show({"file": file, **document}, lines, as_json)
+    if unmet:
+        click.get_current_context().exit(ExpectationError.exit_code)
 
 
 def _shown(found: Mapping[str, Any]) -> Iterator[str]:

@@ -151,7 +151,8 @@ def _text(node: Node, key: str) -> str | None:
 
 def _type_by_path(data: Node) -> tuple[str, str | None]:
     key = next((name for name in ("path", "train_path") if _text(data, name)), "path")
-    return key, file_type(_text(data, key) or "")
+    path = _text(data, key)
+    return key, file_type(path) if path else None  # not that of the files in the current folder
 
 
 def _check_length(root: Node, path: str, node: Node, problems: Problems) -> None:
@@ -430,6 +431,12 @@ _CHECKS: tuple[tuple[str, Callable[[Node, str, Node, Problems], None]], ...] = (
     *((path, _check_metric) for path in METRIC_KEYS),
     *(
         (path, _check_import_path)
-        for path in ("model.type", "data.type", "training.scheduler.function", "training.optimizer.type")
+        for path in (
+            "model.type",
+            "data.type",
+            "data.features_from",
+            "training.scheduler.function",
+            "training.optimizer.type",
+        )
     ),
 )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from trainwright.config import synonyms
+from trainwright.config.expectations import read_expectations
 from trainwright.config.file_types import FILE_TYPES, ending_of
 from trainwright.config.image_transforms import read_transforms
 from trainwright.config.schedules import CustomSchedule
@@ -405,6 +406,7 @@ CONVERSIONS: tuple[tuple[str, Conversion], ...] = (
         for path in ("data.on_corrupt", "data.task", "data.split.by", "tuning.pruner", "distributed.schedule")
     ),
     ("data.columns", _columns),
+    ("data.expect", read_expectations),
     ("data.transforms", read_transforms),
     ("training.device", _device),
     ("tuning", read_search),

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
+from trainwright.config.expectations import ExpectConfig
 from trainwright.config.fields import Section, TypedSection, bits, placement, record
 from trainwright.config.sampling import SamplingConfig
 from trainwright.config.splits import SplitConfig
@@ -116,6 +117,12 @@ class DataConfig(TypedSection):
     features: list[str] | None = bits(
         default=None, min_length=1, description="the columns to learn from; default: all but the target"
     )
+    features_from: str | None = bits(
+        default=None,
+        description="columns of your own: package.module:name of a function that gets a data frame and "
+        "returns one of the same rows, or of a class with `fit` and `transform`; applied to all rows alike, "
+        "also those to predict",
+    )
     exclude: list[str] = bits(default_factory=list, description="columns to leave out")
     columns: dict[str, ColumnConfig] = bits(
         default_factory=dict,
@@ -127,6 +134,11 @@ class DataConfig(TypedSection):
     missing_values: list[str | int | float] | dict[str, list[str | int | float]] = bits(
         default_factory=list,
         description='values that mean a missing one: {age: [-999], city: ["?"]}, or a list for all columns',
+    )
+    expect: ExpectConfig | None = record(
+        None,
+        description="what must hold of the rows that are read: else the run ends before its first step, with "
+        "exit code 3; `trainwright data check CONFIG` checks that alone",
     )
     missing_target: Literal["drop", "error"] = bits(
         default="error", description="rows whose target is missing: drop them (counted), or an error"

@@ -20,11 +20,13 @@ PATH_SAFE = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 DEVICE = r"^(auto|cpu|cuda(:\d+)?)$"
 ENDPOINT = r"^\S+:\d{1,5}$"
 RANGE = r"^[1-9]\d{0,5}\.\.[1-9]\d{0,5}$"
+COMPARISON = r"^\s*(>=|<=|==|>|<)\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 PATTERNS = {  # in words, for messages
     PATH_SAFE: "a name of at most 200 letters, digits, '.', '_' and '-' that begins with a letter or a digit",
     DEVICE: "auto, cpu, cuda or cuda:NUMBER",
     ENDPOINT: "HOST:PORT",
     RANGE: "a range such as 1..4",
+    COMPARISON: "a comparison such as '>= 0.5'",
 }
 AutoMode = Literal["auto", "min", "max"]
 MODE = "whether lower or higher is better; auto: by the metric"

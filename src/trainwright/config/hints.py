@@ -232,6 +232,25 @@ _MODEL = _hints(
         "num_classes num_labels n_classes num_class": "leave it out: it is taken from the data",
     }
 )
+# The same for what is expected of a column, in the words of Great Expectations, dbt and pandera.
+_EXPECT = _hints(
+    {
+        "not_null notnull nullable required expect_column_values_to_not_be_null": "write missing: 0",
+        "gt lt greater_than less_than expect_column_values_to_be_between expect_column_min_to_be_between "
+        "expect_column_max_to_be_between": "write between: [LEAST, GREATEST], both of which may occur; of "
+        "times also after, before",
+        "expect_column_values_to_be_in_set expect_column_distinct_values_to_be_in_set": "write in: [VALUES]",
+        "expect_column_values_to_not_be_in_set": "write not_in: [VALUES]",
+        "expect_column_values_to_be_unique expect_column_values_to_be_distinct": "write unique: true",
+        "expect_column_values_to_match_regex str_startswith str_endswith str_contains str_length "
+        "expect_column_value_lengths_to_be_between": "write matches: a regular expression such as ^.{5}$",
+        "expect_column_values_to_be_of_type": "write type: number, integer, boolean, time or text",
+        "expect_column_mean_to_be_between": "write mean: [LEAST, GREATEST]",
+        "expect_column_stdev_to_be_between": "write std: [LEAST, GREATEST]",
+        "median quantile sum checks coerce expect_column_median_to_be_between": "leave it out; of numbers, "
+        "between, mean and std can be expected",
+    }
+)
 # Words for the tokens of a sample: the option of the data that says it depends on their type.
 _LENGTHS = {
     *map(fold, ("block_size", "context_length", "max_seq_len", "max_seq_length", "seq_len")),
@@ -251,8 +270,8 @@ def key_hint(path: str, option: Options | None = None, *, searches: bool = False
     word = fold(name)
     if word in _LENGTHS:
         return _length(option)
-    if section.startswith("model"):
-        return _MODEL.get(word)
+    if section.startswith(("model", "data.expect")):
+        return (_MODEL if section.startswith("model") else _EXPECT).get(word)
     if (hint := _KEYS.get(fold(path))) is not None and section:
         return hint
     if option is not None and section in ("", "training") and (meant := option("model", name)) is not None:

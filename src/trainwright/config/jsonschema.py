@@ -113,6 +113,9 @@ def _short_forms(definitions: Schema) -> None:
     for name, short in (("EmaConfig", number), *((name, text) for name in texts)):
         own = definitions[name]
         definitions[name] = {"anyOf": [short, own], "description": own.pop("description", "")}
+    column = definitions["ColumnExpectation"]["properties"]
+    column |= {"in": column["one_of"], "not_in": column["none_of"]}
+    definitions["ExpectConfig"]["additionalProperties"] = {"$ref": "#/$defs/ColumnExpectation"}
     keys = definitions["TrainingConfig"]["properties"]
     for key in ("freeze", "activation_checkpointing"):
         own = keys[key]

@@ -179,6 +179,8 @@ def keys_of(section: str) -> dict[str, str]:
     for name in filter(None, path.split(".")):
         if _is_section(found) and name in found.model_fields:
             found = without_null(found.model_fields[name].annotation)
+        elif get_origin(found) is dict and _is_section(get_args(found)[1]):
+            found = get_args(found)[1]  # whatever the name is
         elif name in (types := _types(found)):
             found = types[name]
         elif name != "type" or not types:

@@ -43,6 +43,7 @@ HINTS = (
     ("expected <block end>", "the lines of one section must be indented alike"),
     ("could not find expected ':'", "a key needs ': ' and a value behind it"),
     ("while scanning a quoted scalar", "a quote is not closed"),
+    ("expected chomping or", "text that begins with > or | needs quotes"),
     ("cannot start any token", "put the text in quotes"),
     ("undefined alias", "define it first, as &NAME before a value"),
 )

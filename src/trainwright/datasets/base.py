@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, 
 from pydantic import BaseModel
 
 from trainwright.config.schema import DataConfig
+from trainwright.errors import ExpectationError
 from trainwright.order import SAMPLE, stream_seed
 from trainwright.types import Array, Batch, DataInfo, FeatureForm, Ids, SplitName
 
@@ -28,6 +29,44 @@ Skips = Mapping[SplitName, Sequence[int]]
 Settle = Callable[[Callable[[], Skips]], Skips]
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """An expectation of `data.expect`, and what was found.
+
+    Attributes:
+        key: What is expected of what, such as `age.between`.
+        expected: What the config says.
+        met: Whether that is so.
+        found: What is there: a number, a share, the number of cells that are wrong, or names.
+        said: The same in words, for messages.
+        rows: The number of rows that are wrong, where each row is judged by itself.
+        examples: The first of them: `source`, `row`, `line` of the file (or None) and `value`.
+    """
+
+    key: str
+    expected: Any
+    met: bool
+    found: Any
+    said: str = ""
+    rows: int = 0
+    examples: Sequence[Mapping[str, Any]] = ()
+
+
+Examine = Callable[[Sequence[Outcome]], None]
+
+
+def refuse_unmet(outcomes: Sequence[Outcome]) -> None:
+    """Refuse rows that do not meet what the config expects of them.
+
+    Raises:
+        ExpectationError: They do not; says all that is wrong.
+    """
+    if unmet := [one for one in outcomes if not one.met]:
+        lines = [f"  {one.key}: {one.said}" for one in unmet]
+        count = f"{len(unmet)} of {len(outcomes)} expectations {'is' if len(unmet) == 1 else 'are'}"
+        raise ExpectationError("\n".join([f"data.expect: {count} not met", *lines]))
+
+
 class LoadRequest(NamedTuple):
     """The form of the data that a run asks for, and the samples that it leaves out.
 
@@ -35,10 +74,13 @@ class LoadRequest(NamedTuple):
         form: The form in which the run's framework wants the rows of tables.
         settle: Settles which corrupt samples are left out. It gets the function that finds them, and returns
             what that finds, or what was found before.
+        examine: Gets what `data.expect` demands of the rows, as soon as they are read; it raises an error
+            where the data must not be used.
     """
 
     form: FeatureForm = FeatureForm()
     settle: Settle = lambda find: find()
+    examine: Examine = refuse_unmet
 
 
 PLAIN = LoadRequest()  # the default form; corrupt samples are looked for
@@ -217,6 +259,7 @@ class DataBundle:
         ranges: The least and greatest values of columns of numbers and times in the training rows.
         code: The user's objects whose code makes the samples, such as map-style data sets.
         batch_size: That of the user's data loaders, if the samples were given as such.
+        expectations: The number of expectations that were examined.
         examples: The first rows of each split, as predictions take them, before they became features: tables
             read as their kinds, texts, or images (`images.sources.RawImages`).
         pins: The versions of the data, by the keys of the config that name them.
@@ -242,6 +285,7 @@ class DataBundle:
     ranges: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     code: Sequence[Any] = field(default=(), repr=False)
     batch_size: int | None = None
+    expectations: int = 0
     examples: Mapping[SplitName, Any] = field(default_factory=dict, repr=False)
     pins: Mapping[str, Pin] = field(default_factory=dict)
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)

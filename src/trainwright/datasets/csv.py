@@ -93,7 +93,7 @@ class CsvDataset:
         """Load the data; see `Dataset.load`."""
         from trainwright.datasets.tables.tabular import load_files  # late: a config is checked without it
 
-        return load_files(self._config, self.read, request.form)
+        return load_files(self._config, self.read, request)
 
     def sources(self) -> list[str]:
         """Return the files that are read; see `KnownSources`."""

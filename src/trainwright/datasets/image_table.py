@@ -8,6 +8,7 @@ weights, and what rows are divided by. A column of masks, in the same form, take
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +24,7 @@ from trainwright.datasets.images.sources import ByteImages, FileImages, Images
 from trainwright.datasets.samples.files import existing_file, is_url, paths_by_split
 from trainwright.datasets.samples.preprocessed import refuse_column_settings
 from trainwright.datasets.samples.weights import encode as encode_weights
+from trainwright.datasets.tables.expectations import examined
 from trainwright.datasets.tables.frames import read_table
 from trainwright.datasets.tables.split_keys import read_as_text
 from trainwright.datasets.tables.table import Table, as_table, nearest, objects
@@ -78,8 +80,10 @@ class ImageTableDataset:
         parts: dict[SplitName, Labeled] = {}
         named: dict[str, Array] = {}
         paths = paths_by_split(config)
-        for name, path in paths.items():
-            table, found = self._read(path)
+        read = {name: self._read(path) for name, path in paths.items()}
+        tables = {name: table for name, (table, _) in read.items()}
+        expectations = examined(tables, config, request.examine)
+        for name, (table, found) in read.items():
             start = len(cells[self._params.image])
             positions = np.arange(start, start + len(found[self._params.image]), dtype=np.int64)
             weights = None if config.weight is None else encode_weights(table, config.weight)
@@ -97,7 +101,7 @@ class ImageTableDataset:
         )
         mask_source = MaskSource(masks[0], self._params.class_names) if masks else None
         source = ImageSource(images, mode, self._params.image, named, mask_source)
-        return bundle(source, parts, config, request.form)
+        return replace(bundle(source, parts, config, request.form), expectations=expectations)
 
     @property
     def _columns(self) -> list[str]:
@@ -125,6 +129,8 @@ class ImageTableDataset:
             if self._config.split.by == "hash":
                 for column, some in values.items():
                     table = table.with_column(column, objects(some))
+            else:
+                table = replace(table, unread=[*table.unread, *columns])
         else:
             table = read_table(path, text=[*columns, *read_as_text(self._config)])
             _require_columns(columns, list(table.columns), path)

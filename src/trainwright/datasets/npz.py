@@ -99,6 +99,7 @@ class NpzDataset:
             self._config,
             request.form,
             given=True,
+            examine=request.examine,
         )
 
 

@@ -12,10 +12,10 @@ from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.images.decoders import ImageForm
 from trainwright.datasets.samples.files import paths_by_split
-from trainwright.datasets.tables.arrow import SAMPLE, strings
+from trainwright.datasets.tables.arrow import SAMPLE, cells_of
 from trainwright.datasets.tables.chunks import ParquetChunks, common_schema, in_schema
 from trainwright.datasets.tables.sources import table_files
-from trainwright.datasets.tables.table import Table, tidy
+from trainwright.datasets.tables.table import Table
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Array
@@ -58,7 +58,7 @@ class ParquetDataset:
         from trainwright.datasets.tables.tabular import load_files
 
         if not self._params.streaming:
-            return load_files(self._config, self._checked, request.form)
+            return load_files(self._config, self._checked, request)
         paths = paths_by_split(self._config)
         files = {name: parquet_as_arrow(path) for name, path in paths.items()}
         return arrow_bundle(files, self._config, self._params.images, request)
@@ -168,20 +168,9 @@ class ParquetDataset:
             for row, value in enumerate(column.to_pylist()):
                 values[row] = value
             return values
-        if types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        if types.is_decimal(column.type):
-            column = column.cast(self._arrow.float64())
         if types.is_nested(column.type):
             raise DataError(
                 f"{path}: column {name!r} holds {column.type}; give each of its values a column of its own, "
                 "or data.exclude it"
             )
-        if types.is_string(column.type) or types.is_large_string(column.type):
-            return strings(column)
-        numbers = (
-            column.to_numpy(zero_copy_only=False)
-            if column.num_chunks
-            else np.empty(0, column.type.to_pandas_dtype())
-        )
-        return tidy(numbers, name, path)
+        return cells_of(column, name, path)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -34,6 +35,7 @@ from trainwright.datasets.samples.cache import data_cache
 from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.samples.weights import encode as encode_weights
 from trainwright.datasets.tables import checks
+from trainwright.datasets.tables.expectations import examined
 from trainwright.datasets.tables.frames import read_table
 from trainwright.datasets.tables.list_cells import holds_lists, tags_of, with_label_columns
 from trainwright.datasets.tables.split_keys import read_as_text
@@ -94,6 +96,9 @@ class TextTableDataset:
         self._refuse_settings()
         choice = tokenizers.chosen(params.tokenizer, params.vocab_size, end_of_text=False)
         tables, warnings = self._tables()
+        expectations = examined(tables, config, request.examine)
+        tables, dropped = self._with_targets(tables)
+        warnings += dropped
         of_words = holds_lists(tables["train"].column(params.text, "data.text"))
         texts = [text for table in tables.values() for text in self._texts(table, of_words=of_words)]
         has_tags = of_words and self._has_tags(tables["train"])
@@ -125,6 +130,7 @@ class TextTableDataset:
             warnings=[*warnings, *divided.warnings, *(one.warning for one in repeated)],
             columns=_in_words(samples, params.max_length),
             repeated=repeated,
+            expectations=expectations,
             examples={name: [texts[row] for row in of[:_EXAMPLES].tolist()] for name, of in rows.items()},
         )
 
@@ -158,11 +164,17 @@ class TextTableDataset:
             with announced(f"reading {path}"):
                 table = read_table(path, text=[text, *read_as_text(config)], target=config.targets[0])
             warnings += table.remarks
-            if config.missing_target == "drop":
-                for target in config.targets:
-                    table, dropped = rows_with_target(table, target)
-                    warnings += [dropped] if dropped else []
             tables[name] = table
+        return tables, warnings
+
+    def _with_targets(self, tables: dict[SplitName, Table]) -> tuple[dict[SplitName, Table], list[str]]:
+        """Return the rows that have a target, if the others are to be dropped, and warnings."""
+        warnings: list[str] = []
+        if self._config.missing_target != "drop" or self._config.type == "text_folder":
+            return tables, warnings
+        for name, target in product([*tables], self._config.targets):
+            tables[name], dropped = rows_with_target(tables[name], target)
+            warnings += [dropped] if dropped else []
         return tables, warnings
 
     def _texts(self, table: Table, *, of_words: bool) -> Sequence[Text]:

@@ -145,6 +145,7 @@ class InputFiles:
         All of them if one is missing: they may be meant by position, or else the error names them.
         """
         needed = self._preparation.column_names if self._preparation is not None else []
+        needed = needed if self._rows.steps is None else self._rows.steps.names
         is_whole = needed and set(needed) <= set(names)
         return [name for name in names if name in needed] if is_whole else names
 
@@ -163,6 +164,8 @@ class InputFiles:
         options = data.params if data is not None and is_csv else {}
         own = {key: value for key, value in self.options.items() if key != DECIMAL}
         text = self._preparation.text_columns if self._preparation else ()
+        if (steps := self._rows.steps) is not None:  # which get the columns of the file
+            text = [*steps.text_columns, *(name for name in text if name not in steps.names)]
         if DECIMAL in self.options and isinstance(self._preparation, TabularPreparation):
             text = [*text, *self._preparation.number_columns]
         return {**options, **own}, text

@@ -12,9 +12,11 @@ import numpy as np
 
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.arrays import is_frame
+from trainwright.datasets.tables.feature_steps import FeatureSteps
 from trainwright.datasets.tables.pairs import as_numpy, column_names
 from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation
 from trainwright.datasets.tables.ranges import UnusualValues
+from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.datasets.tables.remarks import UNSEEN
 from trainwright.datasets.tables.table import Table, as_table, listed
 from trainwright.datasets.texts.tokenizers import Tokenizer
@@ -191,17 +193,31 @@ class InputRows:
             InputError: There are more columns than in training, or fewer.
         """
         assert self.preparation is not None, "the caller checks it"
-        names = self.preparation.column_names
+        names = self.preparation.column_names if self.steps is None else self.steps.names
         of_array = names == column_names(len(names))
-        if isinstance(rows, Table):
-            return rows
         if is_frame(rows):
             own = [name for name in rows.columns if str(name) != self.info.target]
             is_by_position = of_array and not set(names) <= set(map(str, own))
-            return _named(rows[own].to_numpy(), names) if is_by_position else rows
-        if isinstance(rows, Mapping) or (isinstance(rows, Sequence) and _are_mappings(rows)):
+            rows = _named(rows[own].to_numpy(), names) if is_by_position else rows
+        elif not (isinstance(rows, Table | Mapping) or (isinstance(rows, Sequence) and _are_mappings(rows))):
+            rows = _named(as_numpy(rows), names)
+        return self.derived(rows)
+
+    @property
+    def steps(self) -> FeatureSteps | None:
+        """The feature steps of the user's own, if there are any."""
+        own = self.preparation
+        return own.steps if isinstance(own, TabularPreparation | RawPreparation) else None
+
+    def derived(self, rows: Any) -> Any:
+        """Return the columns that the user's own steps make of rows, once; without steps the rows.
+
+        Raises:
+            DataError: A step fails.
+        """
+        if self.steps is None or (isinstance(rows, Table) and rows.is_derived):
             return rows
-        return _named(as_numpy(rows), names)
+        return self.steps.apply(rows)
 
 
 def _named(rows: Array, names: Sequence[str]) -> Any:

@@ -57,6 +57,7 @@ def labeled(given: Any, rows: InputRows) -> Split:
 
 def _labeled_rows(given: Any, rows: InputRows, preparation: AnyPreparation) -> Split:
     data, weights = rows.data, _weights(given, rows)
+    given = rows.derived(given)
     if data is not None and data.missing_target == "drop":
         given = preparation.with_targets(given)
         if weights and given.numbers is not None:

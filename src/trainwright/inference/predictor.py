@@ -116,7 +116,10 @@ class Predictor:
 
     def _prepared(self, stored: StoredModel) -> AnyPreparation | None:
         """Return the preparation of raw rows; None where the data set brought features."""
-        return from_json(stored.data.preparation) if stored.data.preparation else None
+        made = from_json(stored.data.preparation) if stored.data.preparation else None
+        if (steps := getattr(made, "steps", None)) is not None:
+            steps.open()
+        return made
 
     def _loaded(self, inputs: ModelInputs) -> Model:
         """Return the model, on the scale that it was trained on."""

@@ -24,6 +24,7 @@ from trainwright.inference.bad_rows import count_of, take
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import task_for
 from trainwright.records.run_dir import RunDir
+from trainwright.runs.data.versions import with_local_data
 from trainwright.runs.split_predictions import other_question
 from trainwright.types import SplitName
 
@@ -143,7 +144,7 @@ def _prepared(samples: Split, parent: Predictor) -> Split:
 def _data(predictor: Predictor) -> DataConfig:
     data = predictor.config.data
     assert data is not None, "a retrained run has data"
-    return data
+    return with_local_data(data)[0]
 
 
 def _check_unchanged(run: RunDir, bundle: DataBundle, splits: Iterable[SplitName]) -> None:

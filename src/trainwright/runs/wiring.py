@@ -17,7 +17,7 @@ from trainwright.callbacks.resources import Resources
 from trainwright.config import flatten
 from trainwright.config.env import texts_in
 from trainwright.config.schema import RunConfig
-from trainwright.datasets.base import PLAIN, DataBundle, LoadRequest, Settle, Split
+from trainwright.datasets.base import PLAIN, DataBundle, Examine, LoadRequest, Settle, Split
 from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.samples.file_hashes import FilesRead
 from trainwright.engine.checkpoint import Checkpoints, RunCheckpoints
@@ -47,6 +47,8 @@ from trainwright.require import ImportRule, import_rule
 from trainwright.runs.data.checks import (
     check_accumulators,
     check_batch_size,
+    check_expectations,
+    check_features,
     check_metrics,
     check_reading,
 )
@@ -114,13 +116,16 @@ class Components:
         return self.rules.plan
 
 
-def load_data(config: RunConfig, model: Any = None, settle: Settle = PLAIN.settle) -> DataBundle:
+def load_data(
+    config: RunConfig, model: Any = None, settle: Settle = PLAIN.settle, examine: Examine = PLAIN.examine
+) -> DataBundle:
     """Read the data that the config names, and prepare them as the model's framework asks for.
 
     Args:
         config: The config.
         model: The model, if it was given in Python.
         settle: Settles which corrupt samples are left out; see `LoadRequest`.
+        examine: Judges how the rows compare with `data.expect`; see `LoadRequest`.
 
     Raises:
         DataError: There is no data section, or the data cannot be used.
@@ -131,7 +136,7 @@ def load_data(config: RunConfig, model: Any = None, settle: Settle = PLAIN.settl
     if (rule := import_rule()) is not None:
         _check_sources(config, rule)
     cls = plugins.dataset_of(config.data.type)
-    request = LoadRequest(form_for(config, model), settle)
+    request = LoadRequest(form_for(config, model), settle, examine)
     data, pins = with_local_data(config.data)
     bundle = loaded(cls(data, cls.Params(**data.params)), data, request)
     return with_positive_class(bundle.with_pins(pins) if pins else bundle, config)
@@ -169,6 +174,8 @@ def build(
         InputError: One of them cannot be built as configured.
     """
     bundle = objects.data if objects.data is not None else load_data(config, objects.model, settle)
+    check_expectations(config, bundle)
+    check_features(config, bundle)
     files = FilesRead(bundle.files_read)
     check_metrics(config, bundle)
     model, rows = objects.model, len(bundle.splits["train"])

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ from trainwright.datasets.samples.file_hashes import hashes_of
 from trainwright.datasets.samples.files import existing_file
 from trainwright.datasets.samples.items import BatchReader
 from trainwright.datasets.samples.shards import shard_paths
+from trainwright.datasets.tables.arrow import cells_of
+from trainwright.datasets.tables.expectations import examined
 from trainwright.datasets.tables.split_keys import HASHED, hashes
 from trainwright.datasets.tables.splitting import fractions, split_rows
 from trainwright.datasets.tables.table import Table, listed, nearest, objects
@@ -207,6 +210,19 @@ class ArrowRows(BatchReader):
             raise DataError(f"column {name!r} {what}; give a number in each row")
         return self._own(column.to_numpy())
 
+    def table(self, names: Iterable[str]) -> Table:
+        """Return columns of single values as a table."""
+        types = require("pyarrow", "tabular").types
+        columns = {name: self._table.column(name) for name in names if name in self._table.column_names}
+        columns = {name: one for name, one in columns.items() if not types.is_nested(one.type)}
+        source = f"{self._names[0]}{' ...' if len(self._names) > 1 else ''}"
+        return Table(
+            {name: cells_of(column, name, source) for name, column in columns.items()},
+            source,
+            numbers=np.arange(len(self)),
+            unread=[name for name in self._table.column_names if name not in columns],
+        )
+
     def fingerprint(self) -> str:
         """Return the SHA-256 of the contents, of the files that they name, and of what is used of them."""
         known = ["arrow", self._sha256s, self._inputs, self._target, self._images]
@@ -283,10 +299,16 @@ def arrow_bundle(
     plain = config.model_copy(update={"split": SplitConfig()}) if by_hash else config
     map_style.refuse_settings_of_tables(plain)
     sets = {name: ArrowRows(some, config, images) for name, some in files.items()}
+    tables = (
+        {} if config.expect is None else {name: one.table(config.expect.column) for name, one in sets.items()}
+    )
     if by_hash:
         shares = fractions(config.split, provided_splits(sets, config))
         sets |= sets["train"].divided(config.split, *shares)
-    return map_style.bundle(sets, config, request)
+    if config.expect is None:
+        return map_style.bundle(sets, config, request)
+    expectations = examined(tables, config, request.examine)
+    return replace(map_style.bundle(sets, config, request), expectations=expectations)
 
 
 def parquet_as_arrow(pattern: str) -> list[ArrowFile]:

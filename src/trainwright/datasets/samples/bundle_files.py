@@ -24,7 +24,7 @@ from trainwright.datasets.tables.preparation import TabularPreparation, from_jso
 from trainwright.records.manifest import RepeatedRows
 from trainwright.types import Array, DataInfo, SplitName
 
-FORMAT = 3  # of the files; raise it when they change
+FORMAT = 4  # of the files; raise it when they change
 _ALIGNED = 64
 _PLAIN = (
     "warnings",
@@ -35,6 +35,7 @@ _PLAIN = (
     "files",
     "packages",
     "ranges",
+    "expectations",
 )
 _NUMBERS = "biufM"  # the kinds of NumPy's dtypes that are nothing but their bytes
 Json = dict[str, Any]

@@ -36,6 +36,7 @@ from trainwright.datasets.samples.preprocessed import Pair, from_arrays, refuse_
 from trainwright.datasets.samples.sampling import SAMPLING
 from trainwright.datasets.tables import tabular
 from trainwright.datasets.tables.arrow import as_pandas
+from trainwright.datasets.tables.expectations import examined_arrays
 from trainwright.datasets.tables.pairs import is_whole_numbers, of_bunch, other_orders, tables_of_pairs
 from trainwright.datasets.tables.table import Table, as_table, kind_of, listed, nearest
 from trainwright.errors import DataError
@@ -102,7 +103,7 @@ def _from_objects(data: Any, config: DataConfig, source: str, request: LoadReque
         if own_weights:
             config = config.model_copy(update={"weight": WEIGHT})
             tables = {name: table.with_column(WEIGHT, own_weights[name]) for name, table in tables.items()}
-        return tabular.build(tables, config, request.form, given=True)
+        return tabular.build(tables, config, request.form, given=True, examine=request.examine)
     _refuse_settings(config, forms["train"])
     if forms["train"] == "items":
         if config.standardize:
@@ -114,7 +115,16 @@ def _from_objects(data: Any, config: DataConfig, source: str, request: LoadReque
             config,
             request.form,
             given=True,
+            examine=request.examine,
         )
+    expectations = examined_arrays(
+        {
+            name: part if forms["train"] == "named" else dict(zip((FEATURES, target), part, strict=True))
+            for name, part in parts.items()
+        },
+        config,
+        request.examine,
+    )
     if forms["train"] == "named":
         parts = {
             name: _named(part, name, _one_target(config, "named arrays")) for name, part in parts.items()
@@ -129,7 +139,7 @@ def _from_objects(data: Any, config: DataConfig, source: str, request: LoadReque
     pairs = {name: _pair(part, name, keep=config.impute == "keep") for name, part in parts.items()}
     refuse_causal(*pairs["train"])
     bundle = from_arrays(pairs, config, request.form, sample_weights=own_weights, columns=drawn)
-    return replace(bundle, warnings=[*other_orders(parts), *bundle.warnings])
+    return replace(bundle, warnings=[*other_orders(parts), *bundle.warnings], expectations=expectations)
 
 
 def _sampling(parts: Mapping[SplitName, tuple[dict[str, Any], Any]], name: str | None) -> dict[str, Array]:

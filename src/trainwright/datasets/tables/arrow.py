@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from trainwright.datasets.tables.table import tidy
 from trainwright.require import require
 from trainwright.types import Array
 
@@ -19,6 +20,28 @@ def strings(column: Any) -> Array:
     codes = coded.indices.fill_null(len(texts) - 1).to_numpy(zero_copy_only=False)
     values: Array = texts[codes]
     return values
+
+
+def cells_of(column: Any, name: str, source: str) -> Array:
+    """Return a column of single values, (rows,); `source` names its origin in messages.
+
+    Raises:
+        DataError: Its values can be none of a table's.
+    """
+    arrow: Any = require("pyarrow", "tabular")
+    types = arrow.types
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if types.is_decimal(column.type):
+        column = column.cast(arrow.float64())
+    if types.is_string(column.type) or types.is_large_string(column.type):
+        return strings(column)
+    numbers = (
+        column.to_numpy(zero_copy_only=False)
+        if column.num_chunks
+        else np.empty(0, column.type.to_pandas_dtype())
+    )
+    return tidy(numbers, name, source)
 
 
 def as_pandas(data: Any) -> Any:

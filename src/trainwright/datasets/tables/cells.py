@@ -47,11 +47,11 @@ def read_cell(text: str, *, times: bool = False) -> Any:
         A float64, an int64 where no float64 is the same, or a datetime64.
     """
     if times:
-        time = iso_times(np.array([text], dtype=object))[0] if _DATE.match(text) else np.datetime64("NaT")
+        time = iso_times(np.array([text], dtype=object))[0] if DATE.match(text) else np.datetime64("NaT")
         return None if np.isnat(time) else time
-    if text in _BOOLEANS:
-        return float(_BOOLEANS[text])
-    if _NUMBER.fullmatch(text) is None or _CODE.match(text):
+    if text in BOOLEANS:
+        return float(BOOLEANS[text])
+    if NUMBER.fullmatch(text) is None or CODE.match(text):
         return None
     value = float(text)
     if not value.is_integer() or abs(value) < 2**53 or not re.fullmatch(r"\s*[+-]?\d+\s*", text):

@@ -194,6 +194,23 @@ def infer_target(table: Table, config: DataConfig) -> ColumnKind:
     return ColumnKind("boolean" if kind_of(column.values) == "boolean" else "number", missing=absent)
 
 
+def reading_as(
+    kind: Literal["number", "time", "boolean"], name: str, values: Array, config: DataConfig
+) -> ColumnKind:
+    """Return how the cells of a column of text are read as a kind: as declared, or as they are written.
+
+    Args:
+        kind: The kind.
+        name: The column.
+        values: (rows,) its cells.
+        config: The data section.
+    """
+    declared = config.columns.get(name)
+    if declared is None or _DECLARED[declared.type] != kind:
+        declared = ColumnConfig(type=kind)
+    return _Column(name, values, "", "all").declared(declared)
+
+
 def kept_columns(*, is_own: bool, given: bool) -> Keep:
     """Return which columns are kept, of those that nobody named: a model of the user's own counts on them.
 

@@ -29,6 +29,7 @@ from trainwright.datasets.tables.encoders.many_categories import FrequencyColumn
 from trainwright.datasets.tables.encoders.numbers import NumberColumn
 from trainwright.datasets.tables.encoders.texts import TextColumn
 from trainwright.datasets.tables.encoders.times import TimeColumn
+from trainwright.datasets.tables.feature_steps import FeatureSteps
 from trainwright.datasets.tables.ranges import UnusualValues
 from trainwright.datasets.tables.remarks import changed_types, require_columns, unseen_values, unused_columns
 from trainwright.datasets.tables.table import Table, as_table, kind_of, listed, missing
@@ -108,6 +109,7 @@ class TabularPreparation:
         self.target = target
         self.kinds = dict(kinds or {})  # of all columns that were judged
         self.feature_names = [output for column in columns for output in column.outputs]
+        self.steps: FeatureSteps | None = None  # which make the columns of those that are given
 
     @property
     def categories(self) -> list[int]:
@@ -243,13 +245,14 @@ class TabularPreparation:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
-        return {
+        plain = {
             "version": raw.FORMAT,
             "columns": [column.to_json() for column in self.columns],
             "target": self.target.to_json(),
             "kinds": {name: kind.to_json() for name, kind in self.kinds.items()},
             "dtype": self.dtype,
         }
+        return plain if self.steps is None else {**plain, "steps": self.steps.to_json()}
 
 
 def from_json(data: dict[str, Any]) -> AnyPreparation:
@@ -264,7 +267,9 @@ def from_json(data: dict[str, Any]) -> AnyPreparation:
             f"version {raw.FORMAT}"
         )
     if "frame" in data:
-        return raw.from_json(data)
+        as_it_is = raw.from_json(data)
+        as_it_is.steps = _steps(data)
+        return as_it_is
     if "images" in data:
         from trainwright.datasets.images.preparation import from_json as images_from_json
 
@@ -280,7 +285,13 @@ def from_json(data: dict[str, Any]) -> AnyPreparation:
         )
     columns = [ENCODERS[entry["kind"]].from_json(entry) for entry in data["columns"]]
     kinds = {name: ColumnKind.from_json(kind) for name, kind in data["kinds"].items()}
-    return TabularPreparation(columns, Target.from_json(data["target"]), kinds, data["dtype"])
+    made = TabularPreparation(columns, Target.from_json(data["target"]), kinds, data["dtype"])
+    made.steps = _steps(data)
+    return made
+
+
+def _steps(data: Mapping[str, Any]) -> FeatureSteps | None:
+    return FeatureSteps.from_json(data["steps"]) if "steps" in data else None
 
 
 def fit(

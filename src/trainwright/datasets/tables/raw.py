@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.arrays import is_frame
@@ -13,6 +13,9 @@ from trainwright.datasets.tables.target import Target, rows_with_target
 from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import FEATURES, Array
+
+if TYPE_CHECKING:
+    from trainwright.datasets.tables.feature_steps import FeatureSteps
 
 log = logging.getLogger("trainwright")
 FORMAT = 2  # of the JSON of preparations
@@ -36,6 +39,7 @@ class RawPreparation:
         self.dtypes = list(dtypes)
         self.target = target
         self.categories: list[int] = []
+        self.steps: FeatureSteps | None = None  # which make the columns of those that are given
 
     @property
     def column_names(self) -> list[str]:
@@ -115,7 +119,8 @@ class RawPreparation:
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
         frame = [list(column) for column in zip(self.feature_names, self.dtypes, strict=True)]
-        return {"version": FORMAT, "frame": frame, "target": self.target.to_json()}
+        plain = {"version": FORMAT, "frame": frame, "target": self.target.to_json()}
+        return plain if self.steps is None else {**plain, "steps": self.steps.to_json()}
 
 
 def from_json(data: dict[str, Any]) -> RawPreparation:

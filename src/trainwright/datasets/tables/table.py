@@ -51,7 +51,7 @@ class Table:
     hold categories by the type of their source. `is_typed`: all columns are read as their kinds. `frame` is
     the data frame that the columns were read from, if there was one. `remarks` are what a user should know
     of how the source was read; `missing_words` are the words of columns of text that were read as missing
-    values, with their numbers of rows.
+    values, with their numbers of rows. `is_derived`: the columns are what `data.features_from` has made.
     """
 
     columns: Mapping[str, Array]
@@ -65,6 +65,7 @@ class Table:
     frame: Any = None
     remarks: Sequence[str] = ()
     missing_words: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    is_derived: bool = False
 
     def __len__(self) -> int:
         if self.numbers is not None:

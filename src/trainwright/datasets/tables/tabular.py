@@ -11,13 +11,15 @@ import numpy as np
 from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
-from trainwright.datasets.base import DataBundle, Identifiers
+from trainwright.datasets.base import DataBundle, Examine, Identifiers, LoadRequest, refuse_unmet
 from trainwright.datasets.samples import weights
 from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.samples.sampling import SAMPLING, sampling_weights
 from trainwright.datasets.tables import checks, raw
 from trainwright.datasets.tables.encoders.numbers import mean_and_scale
+from trainwright.datasets.tables.expectations import examined
+from trainwright.datasets.tables.feature_steps import opened_steps
 from trainwright.datasets.tables.kinds import IDENTIFIER, Inference, infer, infer_target, judge, kept_columns
 from trainwright.datasets.tables.list_cells import with_label_columns
 from trainwright.datasets.tables.preparation import TabularPreparation, fit
@@ -85,7 +87,7 @@ def refuse_paths(config: DataConfig) -> None:
             )
 
 
-def load_files(config: DataConfig, read: Reader, form: FeatureForm) -> DataBundle:
+def load_files(config: DataConfig, read: Reader, request: LoadRequest) -> DataBundle:
     """Read the files of the config, all with the types of the training file, and build the data of a run."""
     paths = paths_by_split(config)
     with announced(f"reading {paths['train']}"):
@@ -97,7 +99,7 @@ def load_files(config: DataConfig, read: Reader, form: FeatureForm) -> DataBundl
             with announced(f"reading {paths[name]}"):
                 tables[name] = read(paths[name], text)
     with announced(f"preparing {sum(map(len, tables.values())):,} rows"):
-        return build(tables, config, form)
+        return build(tables, config, request.form, examine=request.examine)
 
 
 def provided_splits(tables: Collection[SplitName], config: DataConfig) -> set[SplitName]:
@@ -114,7 +116,13 @@ def provided_splits(tables: Collection[SplitName], config: DataConfig) -> set[Sp
 
 
 def build(
-    tables: Tables, config: DataConfig, form: FeatureForm, *, known: bool = False, given: bool = False
+    tables: Tables,
+    config: DataConfig,
+    form: FeatureForm,
+    *,
+    known: bool = False,
+    given: bool = False,
+    examine: Examine = refuse_unmet,
 ) -> DataBundle:
     """Build the data of a run: check, split and prepare the rows.
 
@@ -124,16 +132,19 @@ def build(
         form: The form in which the framework wants the rows.
         known: Whether this is a well-known data set, whose columns are not checked for oddities.
         given: Whether the rows are objects of the user's, who knows which columns they have.
+        examine: Judges how the rows compare with `data.expect`; see `LoadRequest`.
 
     Raises:
         DataError: The data cannot be used; says what is wrong, where, and what to do.
     """
+    expectations = examined(tables, config, examine)
     for table in tables.values():
         if not len(table):
             raise DataError(f"{table.source}: there are columns, but no rows")
     original_target, as_read = config.target_name, tables["train"]
     tables, config = with_label_columns(tables, config)
-    names = checks.feature_columns(tables["train"], config)
+    steps = opened_steps(config)
+    names = checks.feature_columns(tables["train"], config) if steps is None else []
     judges = not known or bool(config.columns)
     before = _kinds_before_split(tables["train"], names, config) if judges else Inference({})
     tables = {name: typed(table, before.kinds) for name, table in tables.items()}
@@ -146,6 +157,10 @@ def build(
     target = _target(config, task, original_target)
     keyed = with_hashes(train, as_read, config.split)
     target, rows, more = _split(keyed, config, target, fractions(config.split, provided))
+    if steps is not None:
+        tables = steps.fit(tables, rows["train"], config)
+        train = tables["train"]
+        names = checks.feature_columns(train, config)
     infers = judges and not form.frames
     keep = kept_columns(is_own=form.is_own, given=given)
     columns = infer(train, names, config, rows["train"], keep) if infers else Inference({})
@@ -157,6 +172,7 @@ def build(
             checks.refuse_bad_cells(table, names, config)
     parts = _parts(tables, rows)
     preparation, features = _prepare(parts, names, target, config, kinds, form)
+    preparation.steps = steps
     splits = {
         name: Arrays({FEATURES: features[name], TARGET: target.encode(parts[name], form.dtype)})
         for name in SPLITS
@@ -171,9 +187,8 @@ def build(
     if not known and not form.frames:
         targets = splits["train"].arrays[TARGET]
         warnings += _odd_columns(parts["train"], names, targets, columns.kinds, is_own=form.is_own)
-    if given and form.is_own and form.by_gradients and not config.standardize:
-        cure = "or set data.standardize: true"
-        warnings += checks.far_from_standardized(splits["train"].arrays[FEATURES], cure)
+    if given:
+        warnings += _not_standardized(splits["train"], config, form)
     info = _info(preparation, target, splits["train"].arrays[TARGET], config, form)
     return DataBundle(
         info=info,
@@ -185,9 +200,17 @@ def build(
         identifiers=_identifiers(parts, names, kinds),
         sampling=sampling_weights(tables["train"], rows["train"], config),
         repeated=repeated,
+        expectations=expectations,
         ranges=ranges_of(parts["train"], getattr(preparation, "columns", ())),
         examples={name: _head(part) for name, part in parts.items()},
     )
+
+
+def _not_standardized(train: Arrays, config: DataConfig, form: FeatureForm) -> list[str]:
+    """Return warnings about features of a user's own model that are far from standardized."""
+    if config.standardize or not (form.is_own and form.by_gradients):
+        return []
+    return checks.far_from_standardized(train.arrays[FEATURES], "or set data.standardize: true")
 
 
 def _target(config: DataConfig, task: str, original: str) -> Target:

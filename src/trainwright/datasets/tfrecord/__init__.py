@@ -89,7 +89,7 @@ class TfrecordDataset:
         if config.features is not None:
             update["features"] = _expanded(config.features, train)
         tables = {name: _table(part, paths[name]) for name, part in tensors.items()}
-        return build(tables, config.model_copy(update=update), request.form)
+        return build(tables, config.model_copy(update=update), request.form, examine=request.examine)
 
     def _streamed(self, paths: Mapping[SplitName, str], request: LoadRequest) -> DataBundle:
         """Return the records of shards, to be read when they are needed."""

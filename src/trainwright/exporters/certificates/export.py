@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from trainwright.config.schema import RunConfig
+from trainwright.errors import InputError
 from trainwright.evaluation.gates import Gate
 from trainwright.exporters.base import Exporter, Input, class_axis
 from trainwright.exporters.certificates import reader
@@ -64,6 +65,12 @@ def export_certified(
     """
     exporter: Exporter = adapter("exporter", form)(options)
     exporter.check_framework(form, name_of_framework(predictor.framework))
+    if getattr(predictor.preparation, "steps", None) is not None:
+        raise InputError(
+            f"run {predictor.run.id} makes its columns by code of the user's (data.features_from), which no "
+            "format can hold: predict with the run itself, or train on a file that has these columns; for "
+            "PyTorch, --format safetensors writes the weights alone"
+        )
     predictor.unusual()  # which silences warnings of the edge rows
     inputs = exporter.inputs(predictor)
     with tempfile.TemporaryDirectory(prefix="trainwright-export-") as folder:

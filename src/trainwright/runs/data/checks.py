@@ -93,6 +93,33 @@ def check_batch_size(config: RunConfig, bundle: DataBundle, framework: type[Fram
     )
 
 
+def check_expectations(config: RunConfig, bundle: DataBundle) -> None:
+    """Check that the rows could be compared with what the config expects of them.
+
+    Raises:
+        DataError: They are no tables or arrays in memory.
+    """
+    if config.data is not None and config.data.expect is not None and not bundle.expectations:
+        raise DataError(
+            f"data.expect is for tables and named arrays, but {config.data.type} gives samples that are read "
+            "one by one; leave it out"
+        )
+
+
+def check_features(config: RunConfig, bundle: DataBundle) -> None:
+    """Check that the feature steps that the config names had a table to work on.
+
+    Raises:
+        DataError: They had none.
+    """
+    name = None if config.data is None else config.data.features_from
+    if config.data is not None and name is not None and getattr(bundle.preparation, "steps", None) is None:
+        raise DataError(
+            f"data.features_from is for the columns of tables, but {config.data.type} gives other samples; "
+            "leave it out"
+        )
+
+
 def check_reading(config: RunConfig, bundle: DataBundle, framework: type[Framework]) -> None:
     """Check the settings that say how samples are read one by one; say so where they have no effect.
 
