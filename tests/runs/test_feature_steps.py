@@ -119,7 +119,7 @@ def test_one_result_in_training_files_frames_and_mappings(name: str) -> None:
     assert np.array_equal(one, expected[:3])
     split_of(run)["test"].to_csv("labeled.csv", index=False)
     own = trainwright.evaluate(run, split="test")
-    assert trainwright.evaluate(run, "labeled.csv")["accuracy"] == own["accuracy"]
+    assert [*trainwright.evaluate(run, data="labeled.csv").values()] == [*own.values()]
 
 
 def test_a_function_trains_as_its_columns_in_a_file_do() -> None:
@@ -129,7 +129,7 @@ def test_a_function_trains_as_its_columns_in_a_file_do() -> None:
     frame.to_csv("derived.csv", index=False)
     by_hand = trainwright.train(config(None, path="derived.csv"), quiet=True)
     run = trainwright.train(config("my_steps:features"), quiet=True)
-    assert run.result["weights_digest"] == by_hand.result["weights_digest"]
+    assert run.result["digest"] == by_hand.result["digest"]
 
 
 def test_a_step_is_fitted_to_training_rows_alone_and_kept_without_pickle() -> None:
@@ -183,6 +183,19 @@ def test_rows_that_lack_a_column_are_named() -> None:
     run = trainwright.train(config("my_steps:features"), quiet=True)
     with pytest.raises(DataError, match=r"KeyError: 'address'; the rows lack 'address'"):
         trainwright.load(run).predict(rows().drop(columns=["address", "y"]))
+
+
+def test_a_row_that_cannot_be_read_is_left_out_alone() -> None:
+    run = trainwright.train(config("my_steps:Means"), quiet=True)
+    good = rows(10, 3).drop(columns="y")
+    bad = good.astype({"rooms": object})
+    bad.loc[5, "rooms"] = "many"
+    predictor = trainwright.load(run)
+    made = predictor.predict(bad, on_error="null")
+    expected = predictor.predict(good)["probability_yes"].drop(5)
+    assert made["error"].drop(5).isna().all()
+    assert "'rooms' holds numbers, but 'many'" in made["error"][5]
+    assert np.array_equal(made["probability_yes"].drop(5), expected)
 
 
 def test_other_data_have_no_columns() -> None:

@@ -125,8 +125,8 @@ class FeatureSteps:
         table = as_table(rows)
         raw = {name: self._as_trained(table, name) for name in self._dtypes if name in table.columns}
         frame = frame_of(raw)
-        if not len(table) or not raw:
-            raise DataError(f"{table.source}: no rows, or none of the columns {listed(self._dtypes)}")
+        if not raw:
+            raise DataError(f"{table.source}: there is none of the columns {listed(self._dtypes)}")
         made = self._call(frame)
         self._compare(made, frame.iloc[:_ALONE], table.source)
         derived = as_table(made, f"what {self.name} made of {table.source}")
