@@ -1,12 +1,12 @@
-"""What the user's code reads while the process works on a run: files, folders, environment variables.
+"""Observe what the user's code reads while the process works on a run: files, folders, environment variables.
 
 An audit hook (PEP 578) sees each file that Python opens, and `os.environ` notes which variables are read. A
 read is the user's if a function of theirs, or a library that it calls, makes it; what Trainwright reads by
 itself, and what libraries read when they are imported, is not. The traces are verifying ones: what was read
 is noted with its content (Mokhov, Mitchell and Peyton Jones, "Build systems à la carte", 2018).
 
-The hook is added once in a process, and sleeps outside of `observing`. Not seen are files that native code
-opens, and questions about files (`os.path.exists`).
+The hook is added once in a process, and sleeps outside of `observing`. Native code raises no event where it
+opens a file: the readers of well-known libraries are wrapped (`native_readers.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import stat
 import sys
 import sysconfig
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -25,9 +26,10 @@ from types import FrameType
 from typing import Any, Literal
 
 from trainwright.process.module_sources import is_installed
+from trainwright.process.native_readers import wrap_readers
 from trainwright.redact import is_secret
 
-MISSING = "missing"  # instead of a hash
+MISSING, THERE = "missing", "there"  # instead of a hash
 UNSET = "unset"
 _MANY = 200  # files read from one folder: from here on, the folder is noted instead of each
 _Origin = Literal["user", "ours", "import", "python", "library"]
@@ -36,7 +38,7 @@ _PYTHON = tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "p
 _HOME = os.path.expanduser("~")  # noqa: PTH111
 # Where the system, Python and libraries keep what is theirs.
 _NOT_INPUTS = tuple(
-    [f"/{name}/" for name in ("proc", "sys", "dev", "usr/lib", "usr/share", "lib", "etc/ssl", "etc/pki")]
+    [f"/{name}/" for name in ("proc", "sys", "usr/lib", "usr/share", "lib", "etc/ssl", "etc/pki")]
     + [f"{_HOME}/{name}" for name in (".netrc", ".aws", ".azure", ".kube", ".ssh", ".gitconfig", ".docker")]
     + [f"{_HOME}/.config/{name}/" for name in ("gcloud", "matplotlib", "wandb")]
 )
@@ -62,16 +64,18 @@ _busy = threading.local()
 _current: Observation | None = None
 _users = 0  # of the current observation
 _is_added = False
+_lock = threading.Lock()
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that the user's code has started
 
 
 class Observation:
-    """What was read so far.
+    """The files, folders and variables that were read so far.
 
-    `files` has the SHA-256 (hex) of each file, as it was when it was first read, by its absolute path, or
-    `missing`; of a folder that was listed (its path ends with `/`), that of the names in it; of one from
-    which many files were read (it ends with `/*`), that of all files in it. `variables` has the beginning of
-    the SHA-256 of each value, or `unset`; None for those that are named like credentials. `unseen` names
-    what was used and cannot be observed.
+    `files` has the SHA-256 (hex) of each file, as it was when it was first read, by its absolute path;
+    `missing`; or `there`, where only that was asked. Of a folder that was listed (its path ends with `/`), it
+    has that of the names in it; of one from which many files were read (`/*`), that of all files in it.
+    `variables` has the beginning of the SHA-256 of each value, or `unset`; None for those that are named like
+    credentials. `unseen` names what was used and cannot be observed.
     """
 
     def __init__(self) -> None:
@@ -91,20 +95,20 @@ class Observation:
     def begin_attempt(self) -> None:
         """Look again at what was read before, where another attempt has read it."""
         if self._attempts:
-            self.files = {name: state_of(name) for name in list(self.files)}
+            self.files = {name: state_of(name, before) for name, before in list(self.files.items())}
         self._attempts += 1
 
     def changed(self) -> list[str]:
         """Return the files and folders that have changed since they were read."""
-        with _quiet():
-            return [name for name, state in list(self.files.items()) if state_of(name) != state]
+        read = [(name, state) for name, state in list(self.files.items()) if state != MISSING]
+        return [name for name, state in read if state_of(name, state) != state]
 
     def note_file(self, path: str, *, writes: bool) -> None:
         """Note that a file is about to be opened."""
         if writes:
-            self._written.add(path)
+            self.note_written(path)
             return
-        if path in self.files or path in self._written or _is_no_input(path):
+        if self.knows(path) or path in self._written or _is_no_input(path):
             return
         folder = os.path.dirname(path)  # noqa: PTH120
         if f"{folder}/*" in self.files:
@@ -117,6 +121,15 @@ class Observation:
             del self.files[name]
         self.files[f"{folder}/*"] = state_of(f"{folder}/*")
 
+    def knows(self, path: str) -> bool:
+        """Return whether the content of a file was noted, or that it is missing."""
+        return self.files.get(path, THERE) != THERE
+
+    def note_question(self, path: str) -> None:
+        """Note that it is asked whether a file or folder is there, or how large or old it is."""
+        if path not in self.files and path not in self._written and not _is_no_input(path):
+            self.files[path] = state_of(path, THERE)
+
     def note_folder(self, path: str) -> None:
         """Note that a folder is about to be listed."""
         name = f"{path.rstrip('/')}/"
@@ -124,10 +137,15 @@ class Observation:
             self.files[name] = state_of(name)
 
     def note_written(self, path: str) -> None:
-        """Note that a file or folder is made, or removed, by this process."""
-        if path in self._written:
+        """Note that a file or folder is made, changed or removed by this process.
+
+        One that was not there before is no input: the run makes it for itself.
+        """
+        if path in self._written or self.files.get(path) == MISSING:
             self.files.pop(path, None)
-        self._written.add(path)
+            self._written.add(path)
+        elif path not in self.files:
+            self._written.add(path)
 
     def note_variable(self, name: str) -> None:
         """Note that a variable is read."""
@@ -147,10 +165,17 @@ def variable_state(name: str, variables: Mapping[str, str]) -> str | None:
     )
 
 
-def state_of(name: str) -> str:
-    """Return what is noted of a file or folder as it is now; see `Observation.files`."""
-    with _quiet():
+def state_of(name: str, before: str = "") -> str:
+    """Return what is noted of a file or folder as it is now; see `Observation.files`.
+
+    Args:
+        name: Its path.
+        before: What was noted of it before.
+    """
+    with unobserved():
         try:
+            if before == THERE:
+                return THERE if os.path.lexists(name) else MISSING
             if name.endswith("/*"):
                 return _content_of(name[:-2])
             if name.endswith("/"):
@@ -171,23 +196,27 @@ def current() -> Observation | None:
 def observing() -> Iterator[None]:
     """Observe what is inside; within another such block, that one goes on."""
     global _current, _users  # noqa: PLW0603 - the process has one audit hook
-    _add_hook()
-    if _current is None:
-        _current, _users = Observation(), 0
-        os.environ.__class__ = _Recording
-    _users += 1
+    with _lock:
+        _add_hook()
+        if _current is None:
+            _current, _users = Observation(), 0
+            os.environ.__class__, os.stat = _Recording, _stat
+            threading.Thread.start = _start_thread  # type: ignore[assignment,method-assign]
+        _users += 1
     try:
         yield
     finally:
-        _users -= 1
-        if not _users:
-            _stop()
+        with _lock:
+            _users -= 1
+            if not _users:
+                _stop()
 
 
 def _stop() -> None:
     global _current  # noqa: PLW0603
     _current = None
-    os.environ.__class__ = _Environ
+    os.environ.__class__, os.stat = _Environ, _stat_of_python
+    threading.Thread.start = _start_of_python  # type: ignore[method-assign]
 
 
 def _add_hook() -> None:
@@ -195,6 +224,9 @@ def _add_hook() -> None:
     if not _is_added:
         _is_added = True
         sys.addaudithook(_hook)
+        for supporting in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+            supporting.add(_stat)
+        wrap_readers(_read_natively)
         os.register_at_fork(after_in_child=_stop)
 
 
@@ -203,12 +235,12 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     observation = _current
     if observation is None or (note := _NOTES.get(event)) is None or getattr(_busy, "is_set", False):
         return
-    with _quiet(), suppress(Exception):  # the user's code must not fail of it
+    with unobserved(), suppress(Exception):  # the user's code must not fail of it
         note(observation, arguments, sys._getframe(1))
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def unobserved() -> Iterator[None]:
     """Note nothing of what this thread does."""
     before = getattr(_busy, "is_set", False)
     _busy.is_set = True
@@ -227,12 +259,20 @@ def _opened(observation: Observation, arguments: tuple[Any, ...], frame: FrameTy
     if access != os.O_RDONLY and flags & os.O_TRUNC:
         observation.note_file(name, writes=True)
         return
-    if name in observation.files:
+    if observation.knows(name):
         return
     if access != os.O_WRONLY and _is_the_users(frame):
         observation.note_file(_source_of(name), writes=False)
     if access != os.O_RDONLY:
         observation.note_file(name, writes=True)
+
+
+def _read_natively(path: str) -> None:
+    """Note a file that a function of a library is about to read."""
+    if (observation := _current) is not None and not getattr(_busy, "is_set", False):
+        with unobserved(), suppress(Exception):
+            if _is_the_users(sys._getframe(2)):  # beyond this function and the wrapper
+                observation.note_file(_absolute(path), writes=False)
 
 
 def _listed(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
@@ -304,8 +344,8 @@ _NOTES: Mapping[str, Callable[[Observation, tuple[Any, ...], FrameType], None]] 
 def _is_the_users(frame: FrameType | None) -> bool:
     """Return whether the user's code makes a call, itself or by a library.
 
-    What a library does when it is imported is its own. A thread that nobody's function began, such as one of
-    a pool that runs a function of a library, counts as the user's: ours have functions of ours.
+    What a library does when it is imported is its own. In a thread that the user's code has started, all is
+    the user's, such as a function of a library that a pool runs.
     """
     passed = False  # by code of a library
     while frame is not None:
@@ -316,7 +356,7 @@ def _is_the_users(frame: FrameType | None) -> bool:
             return False
         passed = passed or origin == "library"
         frame = frame.f_back
-    return threading.current_thread() is not threading.main_thread()
+    return threading.current_thread() in _threads
 
 
 def _origin(frame: FrameType) -> _Origin:
@@ -409,6 +449,28 @@ def _content_of(folder: str) -> str:
     return whole.hexdigest()
 
 
+_stat_of_python = os.stat
+
+
+def _stat(path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
+    """Return what `os.stat` returns, and note that the user's code has asked."""
+    observation = _current
+    if observation is not None and not isinstance(path, int) and _is_their_own(sys._getframe(1)):
+        with unobserved(), suppress(Exception):
+            observation.note_question(_absolute(path))
+    return _stat_of_python(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+
+_start_of_python = threading.Thread.start
+
+
+def _start_thread(thread: threading.Thread) -> None:
+    """Start a thread, and note whether the user's code starts it."""
+    if _current is not None and _is_the_users(sys._getframe(1)):
+        _threads.add(thread)
+    _start_of_python(thread)
+
+
 _Environ: type = type(os.environ)
 
 
@@ -417,23 +479,19 @@ class _Recording(_Environ):  # type: ignore[misc]
 
     def __getitem__(self, key: str) -> str:
         """Return a value, and note its name."""
-        if (
-            isinstance(key, str)
-            and (observation := _current) is not None
-            and _reads_variables(sys._getframe(1))
-        ):
+        if isinstance(key, str) and (observation := _current) is not None and _is_their_own(sys._getframe(1)):
             observation.note_variable(key)
         return str(super().__getitem__(key))
 
     def __iter__(self) -> Iterator[str]:
         """Yield all names: which of the values are used then cannot be seen."""
-        if (observation := _current) is not None and _reads_variables(sys._getframe(1)):
+        if (observation := _current) is not None and _is_their_own(sys._getframe(1)):
             observation.unseen["all environment variables"] = None
         return iter(super().__iter__())
 
 
-def _reads_variables(frame: FrameType | None) -> bool:
-    """Return whether the user's code reads a variable, itself or by a library for settings."""
+def _is_their_own(frame: FrameType | None) -> bool:
+    """Return whether the user's code calls a function of Python, itself or by a library for settings."""
     if getattr(_busy, "is_set", False):
         return False
     while frame is not None and _origin(frame) == "python":

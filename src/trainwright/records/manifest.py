@@ -411,10 +411,11 @@ class Manifest(Document):
     def shared_differences(self, other: Manifest) -> list[Difference]:
         """Return what differs in the inputs that this run shares with another one of its study.
 
-        It is the data, as far as both prepare the same; the sources that both have imported; and, where the
-        models are the same and `init_from` names their weights, the initial weights.
+        It is what the user's code was seen to read in both; the data, as far as both prepare the same; the
+        sources that both have imported; and, where the models are the same and `init_from` names their
+        weights, the initial weights.
         """
-        found: list[Difference] = []
+        found = self.observed.differences(other.observed)
         if self._values_of("data.", "experiment.seed") == other._values_of("data.", "experiment.seed"):
             found += _compare("data", _data_view(self, other), _data_view(other, self))
             initialised = bool(self.init_from) and self.init_from == other.init_from

@@ -285,7 +285,7 @@ class _Attempt:
         now = (*imported_so_far(), observation.size if observation else 0)
         if now != self._noted:
             self._noted, startup = now, self._startup
-            manifest = with_later_inputs(startup.manifest, startup.imported, self._run.path)
+            manifest = with_later_inputs(startup.manifest, startup.imported, self._run)
             if manifest is not startup.manifest:
                 startup.manifest = manifest
                 self._run.write(Manifest.FILE, manifest)

@@ -85,7 +85,7 @@ def make_manifest(
         computation=resolved.computation(),
         data=_identity(components.bundle),
         code=code,
-        observed=observed_inputs(current(), code, run.path, before.observed if before else None),
+        observed=observed_inputs(current(), code, run, before.observed if before else None),
         environment=environment_inputs(
             components.inputs.threads,
             components.learner.describe(),

@@ -6,27 +6,29 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from trainwright.process.observation import Observation, current, state_of, variable_state
+from trainwright.process.observation import MISSING, THERE, Observation, current, state_of, variable_state
 from trainwright.records.manifest import CodeIdentity, Manifest, ObservedInputs
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.clock import clock_reads
 from trainwright.runs.code_identity import module_files, with_later_imports
 
 
 def observed_inputs(
-    observation: Observation | None, code: CodeIdentity, without: Path, before: ObservedInputs | None = None
+    observation: Observation | None, code: CodeIdentity, run: RunDir, before: ObservedInputs | None = None
 ) -> ObservedInputs:
     """Return what was read so far, and how that which a run has read before is now.
 
     Args:
         observation: What was read in this process; None: nothing was observed.
         code: The code of the run: the sources of its modules are not listed again.
-        without: The directory of the run, which is no input.
+        run: The run: what is in its folder of runs is no input.
         before: What the run has read at its beginning, if it has begun before.
     """
     here, seen = Path.cwd(), observation or Observation()
     before = before or ObservedInputs()
     sources = module_files(code)
-    beginning = f"{without}{os.sep}"
-    files = {name: state_of(_absolute(name, here)) for name in before.files}
+    beginning = f"{run.path.absolute().parent.parent}{os.sep}"
+    files = {name: state_of(_absolute(name, here), state) for name, state in before.files.items()}
     files |= {
         _recorded(name, here): state
         for name, state in list(seen.files.items())
@@ -40,24 +42,37 @@ def observed_inputs(
     )
 
 
-def with_later_inputs(manifest: Manifest, imported: Collection[str], without: Path) -> Manifest:
+def with_later_inputs(manifest: Manifest, imported: Collection[str], run: RunDir) -> Manifest:
     """Return the manifest with what the user's code has imported and read since it was made.
 
     Args:
         manifest: The manifest; it is returned itself where nothing is new.
         imported: The modules that were imported before the run imported anything.
-        without: The directory of the run.
+        run: The run.
     """
     code = with_later_imports(manifest.code, imported)
-    now, known = observed_inputs(current(), code, without), manifest.observed
-    observed = ObservedInputs(
-        files=now.files | known.files,
+    now, known = observed_inputs(current(), code, run), manifest.observed
+    contents = {name: state for name, state in known.files.items() if state != THERE}
+    files = {**known.files, **now.files, **contents}
+    here = Path.cwd()
+    observed = ObservedInputs(  # without files that were missing, and that the run has made since then
+        files={
+            name: state
+            for name, state in files.items()
+            if state != MISSING or not os.path.lexists(_absolute(name, here))
+        },
         variables=now.variables | known.variables,
         unseen=list(dict.fromkeys([*known.unseen, *now.unseen])),
     )
     if code is manifest.code and observed == known:
         return manifest
     return manifest.model_copy(update={"code": code, "observed": observed})
+
+
+def note_clock(code: CodeIdentity) -> None:
+    """Note where the modules of a run read the clock."""
+    if (observation := current()) is not None and (places := clock_reads(code)):
+        observation.unseen[f"the clock ({places[0]})"] = None
 
 
 def unseen_reason() -> str | None:

@@ -247,7 +247,7 @@ def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str
         semantics=versions(framework_name(config)),
         computation=resolved.computation(),
         environment=environment_inputs(threads, {**before.environment.framework, "device": device}),
-        observed=observed_inputs(current(), before.code, run.path, before.observed),
+        observed=observed_inputs(current(), before.code, run, before.observed),
         **{name: getattr(before, name) for name in ("data", "code", "model", "weights")},
     )
     if before.differences(now):
