@@ -76,6 +76,26 @@ def test_the_same_content_makes_no_new_version(here: Path) -> None:
     assert [one["version"] for one in trainwright.data_log("churn")] == ["churn@v3", "churn@v2", "churn@v1"]
 
 
+def test_what_cannot_be_added_is_refused(here: Path) -> None:
+    Path("churn.csv").write_text(TABLE)
+    for path, name, said in (
+        (".", "all", "holds the folder of runs"),
+        ("s3://bucket/churn.csv", None, "only files of this machine"),
+        ("gone.csv", None, r"gone\.csv cannot be read: No such file"),
+        ("churn.csv", "a/b", "'a/b' is no name for data"),
+        ("churn.csv", "config.yaml", "is no name for data"),
+    ):
+        with pytest.raises(InputError, match=said):
+            trainwright.data_add(path, name)
+    Path("empty").mkdir()
+    with pytest.raises(InputError, match="has no files"):
+        add("empty")
+    for tag in ("v3", "latest", "a/b", ""):
+        with pytest.raises(InputError, match="is no tag"):
+            add("churn.csv", tag=tag)
+    assert trainwright.data_log() == []
+
+
 def test_content_is_stored_once(here: Path) -> None:
     data = random.Random(1).randbytes(2 * PIECE_BYTES + 5)
     Path("one").mkdir()
