@@ -88,10 +88,10 @@ def _of_table(found: TableDiff) -> Iterator[str]:
 def _odd_keys(rows: RowDiff) -> Iterator[str]:
     if any(rows.repeated_keys):
         counts = " and ".join(f"{count:,}" for count in rows.repeated_keys)
-        yield f"{counts} values of the key come more than once; their rows are compared by content"
+        yield f"keys of several rows: {counts}; these rows are compared by content"
     if any(rows.keyless):
         counts = " and ".join(f"{count:,}" for count in rows.keyless)
-        yield f"{counts} rows lack a value of the key; they are compared by content"
+        yield f"rows without a key: {counts}; they are compared by content"
 
 
 def _section(name: str, rows: Sequence[Sequence[Any]], head: Sequence[str]) -> Iterator[str]:

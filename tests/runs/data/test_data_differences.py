@@ -199,3 +199,15 @@ def test_the_size_of_versions_counts(folder: Path, monkeypatch: pytest.MonkeyPat
     size = (folder / "jan.csv").stat().st_size + (folder / "feb.csv").stat().st_size
     monkeypatch.setattr(differences, "_READ_BESIDE", size - 1)
     assert "trainwright data diff" in trainwright.compare(one, two).data[0]
+
+
+def test_the_command_counts_rows_whose_key_does_not_identify_them(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("a.csv").write_text("id,x\n1,1\n1,2\n2,3\n,4\n", encoding="utf-8")
+    Path("b.csv").write_text("id,x\n1,1\n1,5\n3,3\n", encoding="utf-8")
+    assert main(["data", "diff", "a.csv", "b.csv", "--key", "id"]) == 0
+    shown = capsys.readouterr().out
+    assert "keys of several rows: 1 and 1; these rows are compared by content" in shown
+    assert "rows without a key: 1 and 0; they are compared by content" in shown
+    assert "2 rows added (key id)\n3 rows removed (key id)" in shown
