@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _DIFFERENT = 3  # the exit code of --exit-code
 _WIDTH = 40  # characters of a cell
+_ROUNDING = 1e-13  # of sums in another order
 _CATEGORIES = 3  # new or vanished ones that are named
 
 
@@ -131,6 +133,8 @@ def _shift(one: ColumnShift) -> tuple[str, ...]:
 
 def _pair(values: tuple[float | None, float | None] | None) -> str:
     if values is None or values[0] == values[1]:
+        return ""
+    if None not in values and math.isclose(values[0] or 0.0, values[1] or 0.0, rel_tol=_ROUNDING):
         return ""
     texts = ["none" if value is None else f"{value:.6g}" for value in values]
     if texts[0] == texts[1]:  # they differ behind the digits that are shown
