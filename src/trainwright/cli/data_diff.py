@@ -57,14 +57,16 @@ def diff(first: str, second: str, exit_code: bool, as_json: bool, **how: Any) ->
 def _lines(found: DataDiff) -> Iterator[str]:
     for note in found.notes:
         yield f"note: {note}"
-    if found.compared == "records":
-        yield "compared by what the runs recorded of their data:"
+    if found.compared != "rows" and found.recorded:
+        yield "compared by what is recorded of the data:"
         rows = [(one.what, _short(one.before), _short(one.after)) for one in found.recorded]
         yield from (f"  {line}" for line in table(rows, ("", found.first, found.second)))
     for one in found.tables:
         yield from _of_table(one)
     if found.equal:
-        yield "no differences"
+        yield "no differences" if found.compared == "rows" else "no differences in what the runs recorded"
+    elif found.compared == "columns" and not found.recorded:
+        yield "the columns and the number of rows are those of the run; more cannot be compared"
 
 
 def _of_table(found: TableDiff) -> Iterator[str]:

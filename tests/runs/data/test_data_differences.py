@@ -89,7 +89,9 @@ def test_large_files_are_not_read_beside(folder: Path, monkeypatch: pytest.Monke
     )
 
 
-def test_a_run_whose_file_was_edited_is_compared_by_what_it_recorded(folder: Path) -> None:
+def test_a_run_whose_file_was_edited_is_compared_by_what_it_recorded(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = trained()
     rows = pd.read_csv("jan.csv")
     rows.loc[rows["charge"].idxmax(), "charge"] = 5000.0
@@ -104,8 +106,17 @@ def test_a_run_whose_file_was_edited_is_compared_by_what_it_recorded(folder: Pat
     assert recorded["train split, rows"] == (240, 216)
     assert recorded["train split, sha256"][0] == one.manifest["data"]["splits"]["train"]["sha256"]
     assert trainwright.compare(one, two).data == (f"rows are not compared: {found.notes[0]}",)
-    with pytest.raises(InputError, match="have changed since; a file can be compared with rows only"):
-        trainwright.data_diff(one, "feb.csv")
+    beside = trainwright.data_diff(one, "jan.csv")
+    assert (beside.compared, beside.notes) == ("columns", found.notes)
+    assert beside.sentences() == ["column plan was used, is missing", "rows was 300, is 270"]
+    assert trainwright.data_diff("jan.csv", one).sentences() == [
+        "column plan was missing, is used",
+        "rows was 270, is 300",
+    ]
+    assert trainwright.data_diff(one, "feb.csv").sentences() == []
+    assert not trainwright.data_diff(one, "feb.csv").equal  # it is not known
+    assert main(["data", "diff", one.id, "feb.csv", "--exit-code"]) == 3
+    assert "columns and the number of rows are those of the run; more cannot" in capsys.readouterr().out
 
 
 def test_a_run_whose_file_is_gone_is_compared_by_what_it_recorded(folder: Path) -> None:
