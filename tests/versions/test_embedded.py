@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import subprocess
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,7 @@ from trainwright.digest import sha256_bytes
 from trainwright.errors import DataError, InputError
 from trainwright.testing.version_suite import VersionSuite, read, written
 from trainwright.versions.base import Reference
-from trainwright.versions.embedded import EmbeddedVersion
+from trainwright.versions.embedded import EmbeddedVersion, sweep
 from trainwright.versions.embedded.tree import PIECE_BYTES, TreeFile, decode, encode
 
 
@@ -293,3 +294,36 @@ def test_versions_are_kept_in_a_store_of_objects(
     trainwright.data_delete("rows@v1")
     assert trainwright.data_gc().objects == 3  # a list and two chunks; churn@v1 needs the pack
     assert [one.id for one in trainwright.list_runs()][-1] == run.id
+
+
+def test_nobody_deletes_while_somebody_adds(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("churn.csv").write_text(TABLE)
+    add("churn.csv")
+    store = EmbeddedVersion((here / "runs").as_uri()).store
+    with sweep.adding(store):
+        with pytest.raises(InputError, match=rf"data are added or deleted on \S+ \(process {os.getpid()}\)"):
+            trainwright.data_gc()
+        assert not trainwright.data_add("churn.csv")["new"], "several may add at once"
+    with sweep.sweeping(store), pytest.raises(InputError, match="`data gc` deletes what no version needs on"):
+        add("churn.csv")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: ended.pid)
+        patched.setattr(store, "delete", lambda key: None)  # as if it had been killed
+        with sweep.adding(store):
+            pass
+    assert len(objects("busy")) == 1
+    assert trainwright.data_gc().objects == 0
+    assert objects("busy") == []
+
+
+def test_what_the_files_of_a_version_need_must_be_known_to_delete(here: Path) -> None:
+    Path("churn.csv").write_text(TABLE)
+    add("churn.csv")
+    (tree,) = objects("trees")
+    tree.unlink()
+    before = objects("")
+    with pytest.raises(InputError, match=r"churn@v1: the list of files.*nothing is deleted"):
+        trainwright.data_gc()
+    assert objects("") == before
