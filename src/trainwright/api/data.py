@@ -16,6 +16,7 @@ from trainwright.records.listing import runs_folder
 from trainwright.runs.data.leases import holders
 from trainwright.storage.urls import store_url
 from trainwright.versions.embedded import EmbeddedVersion
+from trainwright.versions.embedded.add import in_order
 from trainwright.versions.embedded.history import Entry, History
 from trainwright.versions.embedded.sweep import sweeping, unneeded
 
@@ -61,7 +62,11 @@ def data_add(
         InputError: The name or tag cannot be used, or the files cannot be read.
         OSError: The store cannot be written.
     """
-    path = Path(path).expanduser()
+    if "://" in str(path):
+        raise InputError(f"{path}: only files of this machine can be added; a config may name the URL itself")
+    path, runs = Path(path).expanduser(), runs_folder(runs_dir)
+    if path.is_dir() and runs.resolve().is_relative_to(path.resolve()):
+        raise InputError(f"{path} holds the folder of runs, {runs}: put the data into a folder of their own")
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.absolute().name.partition(".")[0]) if name is None else name
     if not re.fullmatch(NAME, name):
         raise InputError(f"{name!r} is no name for data: take letters, digits, _ and -; give one with --name")
@@ -177,8 +182,9 @@ def data_gc(
     Raises:
         InputError: Data are added at the moment, or the files of a version are not known.
     """
-    versions, held = _versions(runs_dir), holders(runs_folder(runs_dir))
+    versions = _versions(runs_dir)
     surplus = [] if keep is None else list(_surplus(versions, keep))
+    held = holders(runs_folder(runs_dir)) if surplus else {}
     kept = {} if force else {one: held[one] for one in surplus if one in held}
     gone = [one for one in surplus if one not in kept]
     if dry_run:
@@ -187,8 +193,8 @@ def data_gc(
         for revision in gone:
             _delete(versions, revision, "data gc")
         keys = unneeded(versions.store, versions.histories)
-        for key in keys:
-            versions.store.delete(key)
+        for _ in in_order(versions.store.delete, keys):
+            pass
     return Swept(gone, len(keys), kept)
 
 

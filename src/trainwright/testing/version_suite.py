@@ -117,7 +117,7 @@ class VersionSuite:
         assert read(self.make(root).materialise(again, target)) == FIRST
 
     def test_the_same_content_has_the_same_hash(self, root: Path) -> None:
-        """Where the content has a hash, that of a version with the same files is equal."""
+        """Two versions with the same files have the same hash, if the content has one."""
         pins = []
         for files in (FIRST, SECOND, FIRST):
             self.commit(root, files)

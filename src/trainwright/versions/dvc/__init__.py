@@ -5,7 +5,6 @@ DVC runs in a process of its own: it brings some fifty packages, which are no pa
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -16,7 +15,6 @@ from urllib.parse import urlsplit
 
 from trainwright.errors import DataError, MissingExtraError
 from trainwright.records.pins import Pin
-from trainwright.require import install_hint
 from trainwright.versions.base import Description, Reference
 
 _ENVIRONMENT = {
@@ -85,8 +83,6 @@ def _ask(do: str, reference: Reference) -> dict[str, Any]:
         DataError: DVC cannot do it.
         MissingExtraError: DVC is not installed.
     """
-    if importlib.util.find_spec("dvc") is None:
-        raise MissingExtraError(f"data.dvc needs dvc, which is not installed: {install_hint('dvc')}")
     done = subprocess.run(
         [sys.executable, "-m", "trainwright.versions.dvc.worker"],
         input=json.dumps({**reference, "do": do}),
@@ -101,6 +97,8 @@ def _ask(do: str, reference: Reference) -> dict[str, Any]:
     except (IndexError, ValueError) as error:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise DataError(f"{where}: DVC failed: {last[0]}") from error
+    if "missing" in answer:
+        raise MissingExtraError(f"data.dvc: {answer['missing']}")
     if "error" in answer:
         raise DataError(f"{where}: {answer['error']}")
     return answer

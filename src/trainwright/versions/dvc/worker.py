@@ -9,6 +9,9 @@ import sys
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from trainwright.errors import MissingExtraError
+from trainwright.require import require
+
 _NAMES = 1000  # that a description has
 _LOST = re.compile(r"No storage files available: '(.*)'")
 
@@ -19,9 +22,8 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     Raises:
         Exception: Whatever DVC raises; ValueError: what was written is damaged.
     """
-    from dvc.api import DVCFileSystem
-
-    files = DVCFileSystem(question["repo"], rev=question["rev"], remote=question.get("remote"))
+    api: Any = require("dvc.api", "dvc")
+    files = api.DVCFileSystem(question["repo"], rev=question["rev"], remote=question.get("remote"))
     path = question["path"]
     info = files.info(path)
     is_file = info["type"] == "file"
@@ -52,14 +54,13 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 def _verify(file: Path, name: str, info: dict[str, Any]) -> None:
     """Compare a file with the hash that DVC has of it; a file that Git has is none of DVC's."""
-    from dvc_data.hashfile.hash import file_md5
-    from dvc_objects.fs.local import LocalFileSystem
-
     if (md5 := info.get("md5")) is None:
         return
     if not file.is_file():
         raise ValueError(f"{name} is missing in the cache and in the remote of DVC")
-    if file_md5(str(file), LocalFileSystem(), name=_hash_name(info)) != md5:
+    hashing: Any = require("dvc_data.hashfile.hash", "dvc")
+    disk: Any = require("dvc_objects.fs.local", "dvc").LocalFileSystem()
+    if hashing.file_md5(str(file), disk, name=_hash_name(info)) != md5:
         raise ValueError(f"{name} is damaged in the cache or remote of DVC: its hash is not {md5}")
 
 
@@ -92,6 +93,8 @@ def main() -> None:
     """Answer the question on stdin."""
     try:
         said = answer(json.load(sys.stdin))
+    except MissingExtraError as error:
+        said = {"missing": str(error)}
     except Exception as error:  # the caller prints it in one line
         said = {"error": _in_a_line(error)}
     sys.stdout.write(f"{json.dumps(said)}\n")

@@ -24,8 +24,8 @@ from trainwright.versions.embedded.tree import (
 
 T = TypeVar("T")
 S = TypeVar("S")
-THREADS = max(2, min(8, os.cpu_count() or 1))
-_AHEAD = 2 * THREADS  # parts that are read before they are needed, each of a piece's size at most
+_THREADS = max(2, min(8, os.cpu_count() or 1))
+_AHEAD = 2 * _THREADS  # parts that are read before they are needed, each of a piece's size at most
 _TOGETHER = 256  # small files that a thread reads at once
 
 
@@ -62,7 +62,7 @@ def store_files(files: Sequence[SourceFile], pieces: Pieces, known: KnownFiles) 
     read: dict[str, list[str]] = {one.path: [] for one in new}
     waiting = _Pack(pieces)
     pieces.chunks  # noqa: B018 - read once, before threads ask for them
-    for part, contents in _in_order(lambda part: _read(part, pieces), _parts(new)):
+    for part, contents in in_order(lambda part: _read(part, pieces), _parts(new)):
         for file, (sha256, data) in zip(part.files, contents, strict=True):
             if file.bytes:
                 read[file.path].append(sha256)
@@ -168,9 +168,9 @@ class _Pack:
         self._waiting, self._bytes = {}, 0
 
 
-def _in_order(function: Callable[[S], T], values: Iterable[S]) -> Iterator[tuple[S, T]]:
+def in_order(function: Callable[[S], T], values: Iterable[S]) -> Iterator[tuple[S, T]]:
     """Yield each value with the result of a function, which threads compute a little ahead."""
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         ahead: deque[tuple[S, Future[T]]] = deque()
         try:
             for value in values:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from trainwright.digest import sha256_bytes
 from trainwright.errors import DataError
-from trainwright.versions.embedded.add import THREADS
+from trainwright.versions.embedded.add import in_order
 from trainwright.versions.embedded.pieces import Pieces
 from trainwright.versions.embedded.tree import TreeFile
 
@@ -28,30 +27,22 @@ def write_files(files: Sequence[TreeFile], packs: Sequence[str], pieces: Pieces,
     """
     for parent in sorted({(folder / one.path).parent for one in files}):
         parent.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(THREADS) as pool:
-        try:
-            for one in files:
-                if not one.is_small:
-                    _write_large(one, pieces, folder, pool)
-            _write_small([one for one in files if one.is_small], packs, pieces, folder, pool)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    for one in files:
+        if not one.is_small:
+            _write_large(one, pieces, folder)
+    _write_small([one for one in files if one.is_small], packs, pieces, folder)
 
 
-def _write_large(file: TreeFile, pieces: Pieces, folder: Path, pool: ThreadPoolExecutor) -> None:
+def _write_large(file: TreeFile, pieces: Pieces, folder: Path) -> None:
     """Write a file piece by piece, while threads read the next ones."""
     with open(folder / file.path, "xb") as target:
-        for start in range(0, len(file.pieces), THREADS):
-            some = file.pieces[start : start + THREADS]
-            for data in pool.map(lambda sha256: pieces.chunk(sha256, file.path), some):
-                target.write(data)
+        for _, data in in_order(lambda sha256: pieces.chunk(sha256, file.path), file.pieces):
+            target.write(data)
         if target.tell() != file.bytes:
             raise DataError(f"{file.path}: its pieces are of another size than the file")
 
 
-def _write_small(
-    files: Sequence[TreeFile], packs: Sequence[str], pieces: Pieces, folder: Path, pool: ThreadPoolExecutor
-) -> None:
+def _write_small(files: Sequence[TreeFile], packs: Sequence[str], pieces: Pieces, folder: Path) -> None:
     """Write the files that lie in packs, pack by pack."""
     slots = pieces.slots(packs)
     by_pack: dict[str, list[TreeFile]] = {}
@@ -71,5 +62,5 @@ def _write_small(
                 raise DataError(f"{one.path}: the chunk {one.pieces[0][:12]} is damaged (packs/{pack})")
             (folder / one.path).write_bytes(data[start:end])
 
-    for _ in pool.map(write, by_pack):
+    for _ in in_order(write, by_pack):
         pass

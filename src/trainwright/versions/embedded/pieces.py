@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from trainwright.digest import sha256_bytes
@@ -21,6 +23,7 @@ from trainwright.stores.base import Store
 from trainwright.versions.embedded.tree import TreeFile, decode
 
 PACK_BYTES = 16 << 20
+_THREADS = 8  # requests at a time
 TREES, CHUNKS, PACKS, INDEX = "trees/", "chunks/", "packs/", "index/"
 
 
@@ -57,15 +60,21 @@ class Pieces:
             DataError: An index is damaged or missing.
         """
         found: dict[str, Slot] = {}
-        for pack in packs:
-            try:
-                pieces = json.loads(self._store.get(f"{INDEX}{pack}"))
-                start = 0
-                for sha256, size in pieces:
-                    found[sha256] = Slot(pack, start, start := start + size)
-            except (CheckpointError, ValueError, TypeError) as error:
-                raise DataError(f"the index of pack {pack[:12]} is damaged or missing: {error}") from error
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for some in pool.map(self._slots, packs):
+                found |= some
         return found
+
+    def _slots(self, pack: str) -> dict[str, Slot]:
+        """Return the places of the pieces in a pack."""
+        try:
+            pieces: list[tuple[str, int]] = json.loads(self._store.get(f"{INDEX}{pack}"))
+            ends = accumulate(size for _, size in pieces)
+            return {
+                sha256: Slot(pack, end - size, end) for (sha256, size), end in zip(pieces, ends, strict=True)
+            }
+        except (CheckpointError, ValueError, TypeError) as error:
+            raise DataError(f"the index of pack {pack[:12]} is damaged or missing: {error}") from error
 
     def put_chunk(self, sha256: str, data: bytes) -> None:
         """Store a piece as an object of its own, unless it is there."""

@@ -179,8 +179,8 @@ class DataDiff:
 
     `first` and `second` name them. `compared` says how: `rows`, or `records` where the rows of a run are
     gone: then `recorded` has what the two descriptions differ in, and `notes` why; `columns` where such a run
-    is compared with a file, of which that describes only the columns and the number of rows. `tables` has an entry for
-    each file, or each split of a run that has a file of its own.
+    is compared with a file, of which that describes only the columns and the number of rows. `tables` has an
+    entry for each file, or each split of a run that has a file of its own.
     """
 
     first: str
