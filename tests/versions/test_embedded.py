@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import subprocess
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 import trainwright
 from trainwright.digest import sha256_bytes
 from trainwright.errors import DataError, InputError
+from trainwright.process import file_stamps
 from trainwright.testing.version_suite import VersionSuite, read, written
 from trainwright.versions.base import Reference
-from trainwright.versions.embedded import EmbeddedVersion
-from trainwright.versions.embedded.tree import PIECE_BYTES, TreeFile, decode, encode
+from trainwright.versions.embedded import EmbeddedVersion, sweep
+from trainwright.versions.embedded import add as adding
+from trainwright.versions.embedded.tree import PIECE_BYTES, SourceFile, TreeFile, decode, encode
 
 
 class TestEmbedded(VersionSuite):
@@ -108,6 +111,26 @@ def test_content_is_stored_once(here: Path) -> None:
     assert len(objects("chunks")) == 5
     stored = b"".join(path.read_bytes() for path in objects("chunks"))
     assert stored.count(data[:PIECE_BYTES]) == 1
+    trainwright.data_delete("one@v1")
+    assert trainwright.data_gc().objects == 2, "the list, and the piece that no other version has"
+    assert read(trainwright.data_get("one@v2", "out")) == read(Path("one"))
+
+
+def test_a_file_that_changes_while_it_is_added_is_refused(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("churn.csv").write_text(TABLE)
+    reading = adding._bytes_of
+
+    def changed(file: SourceFile, start: int) -> bytes:
+        content = reading(file, start)
+        Path(file.place).write_text(TABLE[::-1])
+        return content
+
+    monkeypatch.setattr(adding, "_bytes_of", changed)
+    with pytest.raises(DataError, match=r"churn\.csv was changed while it was added"):
+        add("churn.csv")
+    assert trainwright.data_log() == []
 
 
 def test_small_files_share_packs(here: Path) -> None:
@@ -229,9 +252,6 @@ def test_gc_keeps_what_runs_and_tags_hold(here: Path) -> None:
 
 
 def test_an_unchanged_file_is_not_read_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainwright.process import file_stamps
-    from trainwright.versions.embedded import add as adding
-
     monkeypatch.setattr(file_stamps, "_SETTLED_NS", -(10**18))
     monkeypatch.setattr(file_stamps, "_is_in_memory", lambda device: False)
     Path("many").mkdir()
@@ -293,3 +313,36 @@ def test_versions_are_kept_in_a_store_of_objects(
     trainwright.data_delete("rows@v1")
     assert trainwright.data_gc().objects == 3  # a list and two chunks; churn@v1 needs the pack
     assert [one.id for one in trainwright.list_runs()][-1] == run.id
+
+
+def test_nobody_deletes_while_somebody_adds(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("churn.csv").write_text(TABLE)
+    add("churn.csv")
+    store = EmbeddedVersion((here / "runs").as_uri()).store
+    with sweep.adding(store):
+        with pytest.raises(InputError, match=rf"data are added or deleted on \S+ \(process {os.getpid()}\)"):
+            trainwright.data_gc()
+        assert not trainwright.data_add("churn.csv")["new"], "several may add at once"
+    with sweep.sweeping(store), pytest.raises(InputError, match="`data gc` deletes what no version needs on"):
+        add("churn.csv")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: ended.pid)
+        patched.setattr(store, "delete", lambda key: None)  # as if it had been killed
+        with sweep.adding(store):
+            pass
+    assert len(objects("busy")) == 1
+    assert trainwright.data_gc().objects == 0
+    assert objects("busy") == []
+
+
+def test_what_the_files_of_a_version_need_must_be_known_to_delete(here: Path) -> None:
+    Path("churn.csv").write_text(TABLE)
+    add("churn.csv")
+    (tree,) = objects("trees")
+    tree.unlink()
+    before = objects("")
+    with pytest.raises(InputError, match=r"churn@v1: the list of files.*nothing is deleted"):
+        trainwright.data_gc()
+    assert objects("") == before

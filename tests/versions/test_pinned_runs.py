@@ -164,3 +164,11 @@ def test_the_cached_files_are_read_only_and_mended() -> None:
     file.write_text(with_edit())
     assert trainwright.train(CONFIG, quiet=True).digest == first.digest
     assert file.read_text() == TABLE
+
+
+def test_init_drafts_a_config_for_a_version() -> None:
+    text = trainwright.init("churn@latest", "target")
+    assert "churn@latest" in text
+    assert "/files/" not in text
+    Path("config.yaml").write_text(text)
+    assert pins(trainwright.train("config.yaml", quiet=True)) == {"data.path": "churn@v1"}

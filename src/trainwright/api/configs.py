@@ -13,6 +13,7 @@ from trainwright.config.fields import TypedSection
 from trainwright.config.schema import DataConfig, ModelConfig, OptimizerConfig, TrackerConfig
 from trainwright.config.tree import Problems
 from trainwright.config.tuning import SamplerConfig, TunerConfig
+from trainwright.config.versions import is_reference
 from trainwright.errors import ConfigError
 from trainwright.records.listing import runs_folder
 from trainwright.runs.catalog import Catalog
@@ -140,7 +141,7 @@ def init(
     Args:
         file: A CSV file (which may be compressed), a Parquet, JSON Lines or Excel file, or its URL in a
             store; a folder or a pattern of such files; or a folder of images or texts, with a subfolder
-            for each class (of texts alone, the config trains a language model).
+            for each class (of texts alone, the config trains a language model); or a version of data.
         target: The column to predict; several in a list, or divided by commas. A folder has none.
         encoding: The encoding of a CSV file; default: UTF-8, or what its bytes tell.
         delimiter: The character between the cells of a CSV file; default: what its first line tells.
@@ -153,12 +154,15 @@ def init(
         DataError: The file cannot be read or trained on, or has no such column.
         InputError: There is no such model, or no target is given for a table.
     """
+    from trainwright.runs.data.versions import local_path
     from trainwright.studies.drafting import draft
 
     if "://" not in str(file):
         usable_path(file)
     options = {"encoding": encoding, "delimiter": delimiter, "sheet": sheet}
-    return draft(file, target, options=options, model=model)
+    local = local_path(file, runs_folder()) if is_reference(str(file)) else file
+    text = draft(local, target, options=options, model=model)
+    return text if local == file else text.replace(str(local), str(file))
 
 
 def schema() -> dict[str, Any]:

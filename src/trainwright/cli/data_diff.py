@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _DIFFERENT = 3  # the exit code of --exit-code
 _WIDTH = 40  # characters of a cell
+_ROUNDING = 1e-13  # of sums in another order
 _CATEGORIES = 3  # new or vanished ones that are named
 
 
@@ -55,14 +57,16 @@ def diff(first: str, second: str, exit_code: bool, as_json: bool, **how: Any) ->
 def _lines(found: DataDiff) -> Iterator[str]:
     for note in found.notes:
         yield f"note: {note}"
-    if found.compared == "records":
-        yield "compared by what the runs recorded of their data:"
+    if found.compared != "rows" and found.recorded:
+        yield "compared by what is recorded of the data:"
         rows = [(one.what, _short(one.before), _short(one.after)) for one in found.recorded]
         yield from (f"  {line}" for line in table(rows, ("", found.first, found.second)))
     for one in found.tables:
         yield from _of_table(one)
     if found.equal:
-        yield "no differences"
+        yield "no differences" if found.compared == "rows" else "no differences in what the runs recorded"
+    elif found.compared == "columns" and not found.recorded:
+        yield "the columns and the number of rows are those of the run; more cannot be compared"
 
 
 def _of_table(found: TableDiff) -> Iterator[str]:
@@ -88,10 +92,10 @@ def _of_table(found: TableDiff) -> Iterator[str]:
 def _odd_keys(rows: RowDiff) -> Iterator[str]:
     if any(rows.repeated_keys):
         counts = " and ".join(f"{count:,}" for count in rows.repeated_keys)
-        yield f"{counts} values of the key come more than once; their rows are compared by content"
+        yield f"keys of several rows: {counts}; these rows are compared by content"
     if any(rows.keyless):
         counts = " and ".join(f"{count:,}" for count in rows.keyless)
-        yield f"{counts} rows lack a value of the key; they are compared by content"
+        yield f"rows without a key: {counts}; they are compared by content"
 
 
 def _section(name: str, rows: Sequence[Sequence[Any]], head: Sequence[str]) -> Iterator[str]:
@@ -131,6 +135,8 @@ def _shift(one: ColumnShift) -> tuple[str, ...]:
 
 def _pair(values: tuple[float | None, float | None] | None) -> str:
     if values is None or values[0] == values[1]:
+        return ""
+    if None not in values and math.isclose(values[0] or 0.0, values[1] or 0.0, rel_tol=_ROUNDING):
         return ""
     texts = ["none" if value is None else f"{value:.6g}" for value in values]
     if texts[0] == texts[1]:  # they differ behind the digits that are shown

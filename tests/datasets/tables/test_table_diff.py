@@ -355,6 +355,24 @@ def test_long_columns_are_sampled(diff: Diff, monkeypatch: pytest.MonkeyPatch) -
     assert found.mean == pytest.approx([one["x"].mean(), one["x"].mean() + 0.5])
 
 
+def test_another_order_shifts_nothing(diff: Diff, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though sums in another order are rounded otherwise, and other rows are in the sample."""
+    from trainwright.datasets.tables.diff import shift as shift_module
+
+    monkeypatch.setattr(shift_module, "_KEPT", 100)
+    one = customers(1000)
+    two = one.sample(frac=1, random_state=2)
+    two["age"] += 1
+    shift = {one.column: one for one in diff(one, two).shift}
+    for name in ("customer_id", "charge", "visits"):
+        mean = shift[name].mean
+        assert mean is not None
+        assert mean[0] == mean[1]
+        assert shift[name].ks == 0
+    assert shift["age"].ks != 0
+    assert shift["plan"].largest is None
+
+
 def test_values_of_credentials_are_hidden(diff: Diff) -> None:
     one = pd.DataFrame(
         {"id": [1, 2], "api_key": ["abcdefgh1", "abcdefgh2"], "url": ["s3://u:secretpw@h", "x"]}

@@ -89,7 +89,9 @@ def test_large_files_are_not_read_beside(folder: Path, monkeypatch: pytest.Monke
     )
 
 
-def test_a_run_whose_file_was_edited_is_compared_by_what_it_recorded(folder: Path) -> None:
+def test_a_run_whose_file_was_edited_is_compared_by_what_it_recorded(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = trained()
     rows = pd.read_csv("jan.csv")
     rows.loc[rows["charge"].idxmax(), "charge"] = 5000.0
@@ -104,8 +106,17 @@ def test_a_run_whose_file_was_edited_is_compared_by_what_it_recorded(folder: Pat
     assert recorded["train split, rows"] == (240, 216)
     assert recorded["train split, sha256"][0] == one.manifest["data"]["splits"]["train"]["sha256"]
     assert trainwright.compare(one, two).data == (f"rows are not compared: {found.notes[0]}",)
-    with pytest.raises(InputError, match="have changed since; a file can be compared with rows only"):
-        trainwright.data_diff(one, "feb.csv")
+    beside = trainwright.data_diff(one, "jan.csv")
+    assert (beside.compared, beside.notes) == ("columns", found.notes)
+    assert beside.sentences() == ["column plan was used, is missing", "rows was 300, is 270"]
+    assert trainwright.data_diff("jan.csv", one).sentences() == [
+        "column plan was missing, is used",
+        "rows was 270, is 300",
+    ]
+    assert trainwright.data_diff(one, "feb.csv").sentences() == []
+    assert not trainwright.data_diff(one, "feb.csv").equal  # it is not known
+    assert main(["data", "diff", one.id, "feb.csv", "--exit-code"]) == 3
+    assert "columns and the number of rows are those of the run; more cannot" in capsys.readouterr().out
 
 
 def test_a_run_whose_file_is_gone_is_compared_by_what_it_recorded(folder: Path) -> None:
@@ -199,3 +210,15 @@ def test_the_size_of_versions_counts(folder: Path, monkeypatch: pytest.MonkeyPat
     size = (folder / "jan.csv").stat().st_size + (folder / "feb.csv").stat().st_size
     monkeypatch.setattr(differences, "_READ_BESIDE", size - 1)
     assert "trainwright data diff" in trainwright.compare(one, two).data[0]
+
+
+def test_the_command_counts_rows_whose_key_does_not_identify_them(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("a.csv").write_text("id,x\n1,1\n1,2\n2,3\n,4\n", encoding="utf-8")
+    Path("b.csv").write_text("id,x\n1,1\n1,5\n3,3\n", encoding="utf-8")
+    assert main(["data", "diff", "a.csv", "b.csv", "--key", "id"]) == 0
+    shown = capsys.readouterr().out
+    assert "keys of several rows: 1 and 1; these rows are compared by content" in shown
+    assert "rows without a key: 1 and 0; they are compared by content" in shown
+    assert "2 rows added (key id)\n3 rows removed (key id)" in shown

@@ -9,7 +9,7 @@ from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.files import is_pattern, is_url
 from trainwright.datasets.tables.diff.compare import table_diff
 from trainwright.datasets.tables.diff.result import DataDiff, RecordedChange
-from trainwright.errors import InputError, TrainwrightError
+from trainwright.errors import TrainwrightError
 from trainwright.records.data import DataDescription
 from trainwright.records.manifest import Manifest
 from trainwright.records.run_dir import RunDir
@@ -53,9 +53,37 @@ def _diff(one: Source, two: Source, key: Sequence[str] = (), limit: int = 10) ->
         ]
         return DataDiff(one.name, two.name, "rows", tuple(tables), notes=tuple(notes))
     if one.run is None or two.run is None:
-        raise InputError(f"{notes[0]}; a file can be compared with rows only: give two runs, or two files")
+        columns = tuple(_beside_file(one, two))
+        return DataDiff(one.name, two.name, "columns", recorded=columns, notes=tuple(notes))
     recorded = tuple(_recorded(one, two))
     return DataDiff(one.name, two.name, "records", recorded=recorded, notes=tuple(notes))
+
+
+def _beside_file(one: Source, two: Source) -> Iterator[RecordedChange]:
+    """Yield what a file and the record of a run differ in: the columns that were used, and the rows."""
+    sides = [_used(source) or _present(source) for source in (one, two)]
+    run = 0 if one.run is not None else 1
+    for column in sorted(sides[run][0] - sides[1 - run][0]):
+        before, after = ("used", None) if run == 0 else (None, "used")
+        yield RecordedChange(f"column {column}", before, after)
+    if sides[0][1] != sides[1][1]:
+        yield RecordedChange("rows", sides[0][1], sides[1][1])
+
+
+def _used(source: Source) -> tuple[set[str], int] | None:
+    """Return the columns that a run used, and how many rows it had; None of files."""
+    if source.run is None or source.manifest is None:
+        return None
+    data = source.manifest.data
+    description = DataDescription.load(source.run.path / source.manifest.data_file)
+    columns = (description.preparation or {}).get("columns", []) if description is not None else []
+    names = {str(column["name"]) for column in columns} | ({data.target} if data.target else set())
+    return names, sum(split.rows or 0 for split in data.splits.values())
+
+
+def _present(source: Source) -> tuple[set[str], int]:
+    (side,) = source.tables.values()
+    return set(side.columns), sum(map(len, side.tables(side.columns[:1])))
 
 
 def _recorded(one: Source, two: Source) -> Iterator[RecordedChange]:

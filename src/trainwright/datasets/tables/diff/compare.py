@@ -95,7 +95,11 @@ def table_diff(
     )
     schema = _schema(first, second, scans, changes)
     compared = [] if schema.equal and rows.equal else [name for name in common if not is_secret(name, "x")]
-    shift = tuple(shift_of(name, scans[0].profiles[name], scans[1].profiles[name]) for name in compared)
+    # Columns with the same cells in another order have the same distribution, to the last bit.
+    others = common if rows.removed or rows.added else changes.counts
+    shift = tuple(
+        shift_of(name, scans[0].profiles[name], scans[name in others].profiles[name]) for name in compared
+    )
     return TableDiff(split, schema, rows, changes.counts, tuple(changes.cells), shift)
 
 

@@ -160,6 +160,10 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def _known(value: Any) -> Any:
+    return "missing" if value is None else value
+
+
 @dataclass(frozen=True)
 class RecordedChange:
     """A difference of two runs' data as their manifests record them."""
@@ -174,26 +178,32 @@ class DataDiff:
     """The differences of two data sets.
 
     `first` and `second` name them. `compared` says how: `rows`, or `records` where the rows of a run are
-    gone: then `recorded` has what the two descriptions differ in, and `notes` why. `tables` has an entry for
-    each file, or each split of a run that has a file of its own.
+    gone: then `recorded` has what the two descriptions differ in, and `notes` why; `columns` where such a run
+    is compared with a file, of which that describes only the columns and the number of rows. `tables` has an
+    entry for each file, or each split of a run that has a file of its own.
     """
 
     first: str
     second: str
-    compared: Literal["rows", "records"]
+    compared: Literal["rows", "records", "columns"]
     tables: tuple[TableDiff, ...] = ()
     recorded: tuple[RecordedChange, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def equal(self) -> bool:
-        """True if nothing differs; types of columns may, where all values are equal."""
-        return not self.recorded and all(table.equal for table in self.tables)
+        """True if nothing differs; types of columns may, where all values are equal.
+
+        False, too, where only columns and the number of rows can be compared: that proves nothing.
+        """
+        is_known = self.compared != "columns"
+        return is_known and not self.recorded and all(table.equal for table in self.tables)
 
     def sentences(self) -> list[str]:
         """Return what differs, one thing a line."""
         texts = [text for table in self.tables for text in table.sentences()]
-        return [*texts, *(f"{one.what} was {one.before}, is {one.after}" for one in self.recorded)]
+        pairs = ((one.what, *(_known(value) for value in (one.before, one.after))) for one in self.recorded)
+        return [*texts, *(f"{what} was {before}, is {after}" for what, before, after in pairs)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the differences for JSON."""
