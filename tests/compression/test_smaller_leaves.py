@@ -16,6 +16,8 @@ from trainwright.compression import measures
 from trainwright.errors import GateError, InputError
 from trainwright.runs.run import Run
 
+pytestmark = pytest.mark.services  # several trainings, each over 10 s on a busy machine
+
 
 @pytest.fixture(autouse=True)
 def _without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
