@@ -54,7 +54,7 @@ def cut_tree(left: Array, right: Array, gain: Array, cover: Array, values: Array
         return bool(left[left[node]] < 0 and left[right[node]] < 0)
 
     leaves = len(left) - len(splits)
-    heap = [(float(gain[node]), -int(node)) for node in splits if ends(node)]  # of equals the last first
+    heap = [(float(gain[node]), -node) for node in splits.tolist() if ends(node)]  # of equals the last first
     heapq.heapify(heap)
     for _ in range(leaves - leaves_kept(leaves, share)):
         node = -heapq.heappop(heap)[1]
