@@ -46,7 +46,7 @@ def cut_text(text: str, share: float) -> str:
     weights = fields["internal_weight"] + fields["leaf_weight"]
     tree = cut_tree(left, right, gain, cover, values, share)
     inner, outer = tree.left >= 0, tree.left < 0
-    number = np.where(inner, np.cumsum(inner) - 1, -np.cumsum(outer))
+    number = np.where(inner, np.cumsum(inner) - 1, 0 - np.cumsum(outer))
     ends = tree.kept[outer]
     new = {name: [fields[name][i] for i in tree.kept[inner]] for name in _SPLITS}
     new |= {

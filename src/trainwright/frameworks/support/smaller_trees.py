@@ -53,7 +53,7 @@ def cut_tree(left: Array, right: Array, gain: Array, cover: Array, values: Array
     def ends(node: int) -> bool:
         return bool(left[left[node]] < 0 and left[right[node]] < 0)
 
-    leaves = len(left) - len(splits)
+    leaves = len(splits) + 1  # among the nodes are also those that XGBoost's pruner took out
     heap = [(float(gain[node]), -node) for node in splits.tolist() if ends(node)]  # of equals the last first
     heapq.heapify(heap)
     for _ in range(leaves - leaves_kept(leaves, share)):

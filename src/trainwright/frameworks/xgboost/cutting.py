@@ -34,13 +34,15 @@ def _cut(tree: dict[str, Any], share: float) -> None:
     """Cut a tree in place."""
     if int(tree["tree_param"]["size_leaf_vector"]) > 1:
         raise InputError("trees with several outputs in a leaf cannot be cut; drop trees with --prune")
-    columns = ("left_children", "right_children", "loss_changes", "sum_hessian", "split_conditions")
-    cut = cut_tree(*(np.array(tree[name]) for name in columns), share)
+    left, right, gain, cover, values = (
+        np.array(tree[name])
+        for name in ("left_children", "right_children", "loss_changes", "sum_hessian", "split_conditions")
+    )
+    cut = cut_tree(left, right, gain, cover, values, share)
     kept = cut.kept.tolist()
     if len(kept) == len(tree["left_children"]):
         return
     leaf = cut.left < 0
-    old = np.array(tree["split_conditions"])[cut.kept]
     parents = np.full(len(kept), _NO_PARENT)
     parents[cut.left[~leaf]] = parents[cut.right[~leaf]] = np.flatnonzero(~leaf)
     _cut_categories(tree, kept, leaf.tolist())
@@ -50,7 +52,7 @@ def _cut(tree: dict[str, Any], share: float) -> None:
         tree[name] = [type(one)(0) if end else one for one, end in zip(tree[name], leaf, strict=True)]
     tree["left_children"], tree["right_children"] = cut.left.tolist(), cut.right.tolist()
     tree["parents"] = parents.tolist()
-    tree["split_conditions"] = np.where(leaf, cut.values[cut.kept], old).tolist()
+    tree["split_conditions"] = np.where(leaf, cut.values[cut.kept], values[cut.kept]).tolist()
     tree["tree_param"] |= {"num_nodes": str(len(kept)), "num_deleted": "0"}
 
 
