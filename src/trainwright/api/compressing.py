@@ -43,6 +43,7 @@ def compress(
     quantize: str | None = None,
     prune: float = 0.0,
     structured: bool = False,
+    leaves: float = 0.0,
     distill: Any = None,
     overrides: Overrides = (),
     gate: str | None = None,
@@ -65,6 +66,7 @@ def compress(
         prune: The share of the weights of each layer to drop, those of the smallest magnitude; of boosters
             and forests, of the trees.
         structured: Drop whole channels, those of the smallest norm, so that the tensors are smaller.
+        leaves: The share of the leaves of each tree to drop: the weakest splits become leaves.
         distill: Train the model of this config (a file, or a mapping) with the run's model as its teacher,
             on the same data.
         overrides: Settings of that config.
@@ -85,12 +87,12 @@ def compress(
 
     asked = None if gate is None else Gate.parse(gate)
     if distill is not None:
-        if quantize is not None or prune or search:
+        if quantize is not None or prune or leaves or search:
             raise InputError("distill trains a student by itself; quantize or prune the run that comes of it")
         return _distilled(find(run, runs_dir, has_model), distill, overrides, asked, trust=trust)
     if overrides:
         raise InputError("overrides are settings of a student's config: give one with distill")
-    recipe = _recipe(quantize, prune, structured=structured)
+    recipe = _recipe(quantize, prune, leaves, structured=structured)
     found = find(run, runs_dir, has_model)
     refuse_foreign_run(found, "compress")
     require_objects(found, "compress", model=model, data=data)
@@ -154,7 +156,7 @@ def _bundle(found: RunDir, model: Any, data: Any, *, trust: bool) -> Any:
     return bundle_of_objects(found, load_for(found, "compress", model, trust=trust, data=data), data)
 
 
-def _recipe(quantize: str | None, prune: float, *, structured: bool) -> Recipe:
+def _recipe(quantize: str | None, prune: float, leaves: float, *, structured: bool) -> Recipe:
     """Return what is asked, as a recipe.
 
     Raises:
@@ -162,14 +164,19 @@ def _recipe(quantize: str | None, prune: float, *, structured: bool) -> Recipe:
     """
     if quantize is not None and quantize not in SCHEMES:
         raise InputError(f"quantize: {quantize!r} given; {_meant(quantize)}")
-    if not 0 <= prune < 1:
-        percent = f"{prune / 100:g} for {prune:g}%" if 1 < prune < 100 else "such as 0.5"
-        raise InputError(f"prune: {prune:g} given; a share from 0 to below 1 is expected, {percent}")
+    for name, share in (("prune", prune), ("leaves", leaves)):
+        if not 0 <= share < 1:
+            percent = f"{share / 100:g} for {share:g}%" if 1 < share < 100 else "such as 0.5"
+            raise InputError(f"{name}: {share:g} given; a share from 0 to below 1 is expected, {percent}")
+    if leaves and (prune or quantize is not None):
+        raise InputError("leaves cuts trees by itself; give it without prune and quantize")
     if structured and not prune:
         raise InputError("structured says how to prune: give a share with it, such as prune=0.5")
-    if quantize is None and not prune:
-        raise InputError("nothing to do: give quantize (such as int8-dynamic) or prune (such as 0.5)")
-    return Recipe(quantize=quantize, prune=prune, structured=structured)
+    if quantize is None and not (prune or leaves):
+        raise InputError(
+            "nothing to do: give quantize (such as int8-dynamic) or prune (such as 0.5), or leaves for trees"
+        )
+    return Recipe(quantize=quantize, prune=prune, structured=structured, leaves=leaves)
 
 
 def _meant(quantize: str) -> str:

@@ -41,6 +41,13 @@ def _share(text: str) -> float:
     help="Drop this share of the weights of each layer, those of the smallest magnitude; of boosters and "
     "forests, of the trees.",
 )
+@click.option(
+    "--leaves",
+    default="0",
+    callback=lambda _, __, text: _share(text),
+    metavar="SHARE",
+    help="Of boosters and forests: drop this share of the leaves of each tree, where splits gain the least.",
+)
 @click.option("--structured", is_flag=True, help="Drop whole channels instead: the tensors become smaller.")
 @click.option(
     "--distill",

@@ -31,7 +31,7 @@ class Search:
     """A search; the same models and gate give the same answer.
 
     Quantization is chosen layer by layer: each layer alone first, which is its sensitivity, then all together
-    in the order of that, each kept if the gate is still passed. The share of pruning is bisected.
+    in the order of that, each kept if the gate is still passed. A share is bisected.
 
     Args:
         gate: The gate; only its conditions on validation metrics count here.
@@ -65,11 +65,12 @@ class Search:
         first = self._tried(recipe, "all")
         if self._passes(first):
             return recipe
-        if recipe.prune:
-            recipe = self._share(recipe)
+        for name in ("prune", "leaves"):
+            if getattr(recipe, name):
+                recipe = self._share(recipe, name)
         if recipe.quantize:
             recipe = self._layers(recipe, first)
-        if not (recipe.prune or recipe.layers):
+        if not (recipe.prune or recipe.leaves or recipe.layers):
             found = {"search": self.trials_json()}
             raise GateError("no compression passes the gate, so no run is kept: see the table", found)
         return recipe
@@ -78,17 +79,17 @@ class Search:
         """Return what was tried, in order."""
         return self.trials
 
-    def _share(self, recipe: Recipe) -> Recipe:
-        """Return the recipe with the largest share of pruning that passes without quantization; maybe 0."""
-        low, high = 0, _PARTS
+    def _share(self, recipe: Recipe, name: str) -> Recipe:
+        """Return the recipe with the largest share of one kind that passes without quantization; maybe 0."""
+        low, high, whole = 0, _PARTS, getattr(recipe, name)
         while high - low > 1:
             middle = (low + high) // 2
-            share = recipe.prune * middle / _PARTS
+            share = whole * middle / _PARTS
             trial = self._tried(
-                recipe.model_copy(update={"prune": share, "quantize": None}), f"prune {share:g}"
+                recipe.model_copy(update={name: share, "quantize": None}), f"{name} {share:g}"
             )
             low, high = (middle, high) if self._passes(trial) else (low, middle)
-        return recipe.model_copy(update={"prune": recipe.prune * low / _PARTS})
+        return recipe.model_copy(update={name: whole * low / _PARTS})
 
     def _layers(self, recipe: Recipe, first: Trial) -> Recipe:
         """Return the recipe with the layers that can be quantized together."""

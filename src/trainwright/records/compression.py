@@ -14,12 +14,14 @@ class Recipe(Record):
     """A compression that can be repeated.
 
     `prune` is the share of the weights (of trees, in models made of them) to drop; `structured` drops whole
-    channels. `layers` are the names of the layers to compress; None: all that can be.
+    channels. `leaves` is the share of the leaves of each tree to drop. `layers` are the names of the layers
+    to compress; None: all that can be.
     """
 
     quantize: Scheme | None = None
     prune: float = 0.0
     structured: bool = False
+    leaves: float = 0.0
     layers: list[str] | None = None
 
     def in_words(self) -> str:
@@ -27,6 +29,8 @@ class Recipe(Record):
         parts: list[str] = [self.quantize] if self.quantize else []
         if self.prune:
             parts.append(f"{'structured ' if self.structured else ''}pruning of {self.prune:g}")
+        if self.leaves:
+            parts.append(f"cutting {self.leaves:g} of the leaves")
         return " after ".join(parts)
 
 

@@ -16,6 +16,7 @@ from trainwright.frameworks.boosting.calls import predicted_in_blocks
 from trainwright.frameworks.boosting.estimators import check_estimator
 from trainwright.frameworks.boosting.objective import Objective, mean_loss
 from trainwright.frameworks.lightgbm.boosting import Boosting
+from trainwright.frameworks.lightgbm.cutting import cut_text
 from trainwright.frameworks.lightgbm.data import Rows, Scores
 from trainwright.frameworks.lightgbm.library import lightgbm, translated
 from trainwright.frameworks.lightgbm.objective import build_objective
@@ -201,6 +202,11 @@ class LoadedModel(LightgbmModel):
             "LightGBM",
             trees.rounds,
             lambda count: {"model": bytes_array(join_model(*trees.part(count)).encode())},
+            cut=lambda share: {
+                "model": bytes_array(
+                    join_model(trees.head, [cut_text(one, share) for one in trees.texts]).encode()
+                )
+            },
         )
 
     @property

@@ -15,6 +15,7 @@ from trainwright.datasets.base import ArraySplit, Split
 from trainwright.errors import InputError, ModelError, TrainingError, TrainwrightError
 from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainwright.frameworks.sklearn import storage
+from trainwright.frameworks.sklearn.cutting import cut_estimator, is_one_tree
 from trainwright.frameworks.sklearn.estimator import build_estimator, stored_class
 from trainwright.frameworks.sklearn.mutable import MutableParts, changes_settings
 from trainwright.frameworks.sklearn.outputs import (
@@ -128,16 +129,22 @@ class LoadedModel(EstimatorModel):
         """
         estimator = self._native
         kind, family = type(estimator).__name__, ensemble_family(estimator)
+        if is_one_tree(estimator):
+            return TreeSum(kind, 1, lambda _: storage.pack(estimator), "trees", self._cut)
         if family is None:
             raise InputError(
-                f"a {kind} cannot be compressed: only forests and boosters of scikit-learn can, by --prune"
+                f"a {kind} cannot be compressed: only trees, forests and boosters of scikit-learn can"
             )
         return TreeSum(
             kind,
             len(getattr(estimator, family.lists[0], ())),
             lambda count: storage.pack(first_iterations(estimator, family, count)),
             "trees" if is_forest(estimator) else "rounds",
+            self._cut,
         )
+
+    def _cut(self, share: float) -> Mapping[str, Array]:
+        return storage.pack(cut_estimator(self._native, share))
 
     def predict(self, split: Split) -> Iterator[Predictions]:
         """Yield the outputs of a split.

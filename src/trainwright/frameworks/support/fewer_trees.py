@@ -1,4 +1,4 @@
-"""Compress models that are sums of trees: drop the last ones."""
+"""Compress models that are sums of trees: drop the last ones, or cut each of them."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ class TreeSum(NamedTuple):
         total: The number of rounds or trees.
         first: Returns the arrays of the first so many, as they are stored.
         noun: The name of what is counted.
+        cut: Returns the arrays of all trees without a share of the leaves of each; None: there is no way.
     """
 
     kind: str
     total: int
     first: Callable[[int], Mapping[str, Array]]
     noun: str = "rounds"
+    cut: Callable[[float], Mapping[str, Array]] | None = None
 
 
 def compress_trees(trees: TreeSum, recipe: Recipe, target: Path) -> Compressed:
-    """Keep the first trees of a sum; see `Framework.compress`.
+    """Keep the first trees of a sum, or cut all of them; see `Framework.compress`.
 
     Raises:
         InputError: Something else is asked for.
@@ -44,14 +46,21 @@ def compress_trees(trees: TreeSum, recipe: Recipe, target: Path) -> Compressed:
         )
     if recipe.structured:
         raise InputError("--structured is for channels of networks; --prune drops whole trees anyway")
-    kept = max(1, trees.total - round(recipe.prune * trees.total))
-    arrays = trees.first(kept)
+    if recipe.leaves:
+        if trees.cut is None:
+            raise InputError(f"the leaves of {trees.kind} cannot be cut; drop {trees.noun} with --prune")
+        arrays, scheme = trees.cut(recipe.leaves), f"{trees.noun} without {recipe.leaves:g} of their leaves"
+    else:
+        if recipe.prune and trees.total == 1:
+            raise InputError("there is one tree, which --prune cannot drop; cut it with --leaves")
+        kept = max(1, trees.total - round(recipe.prune * trees.total))
+        arrays, scheme = trees.first(kept), f"the first {kept} of {trees.total} {trees.noun}"
     before = sum(one.nbytes for one in trees.first(trees.total).values())
     records = StoredSnapshot({WEIGHTS_FILE: arrays}).write(target)
     layer = LayerRecord(
         name=TREES,
         kind=trees.kind,
-        scheme=f"the first {kept} of {trees.total} {trees.noun}",
+        scheme=scheme,
         before=before,
         after=sum(one.nbytes for one in arrays.values()),
     )

@@ -16,6 +16,7 @@ from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainwright.frameworks.boosting.estimators import check_estimator
 from trainwright.frameworks.support.fewer_trees import TreeSum
 from trainwright.frameworks.support.stored import bytes_array, check_features, read_model
+from trainwright.frameworks.xgboost.cutting import cut_json
 from trainwright.frameworks.xgboost.library import chosen_device, translated, xgboost
 from trainwright.frameworks.xgboost.matrices import Rows, feature_names, named_matrix
 from trainwright.frameworks.xgboost.spec import XgboostSpec, model_spec, reported_loss
@@ -109,7 +110,15 @@ class XgboostModel(Model):
             "XGBoost",
             self.booster.num_boosted_rounds(),
             lambda count: {"model": bytes_array(self.serialized("ubj", count))},
+            cut=lambda share: {"model": bytes_array(self._cut(share))},
         )
+
+    def _cut(self, share: float) -> bytearray:
+        """Return the model without a share of the leaves of each tree."""
+        raw: bytearray = type(self.booster)(model_file=cut_json(self.serialized("json"), share)).save_raw(
+            "ubj"
+        )
+        return raw
 
     def serialized(self, form: str, rounds: int | None = None) -> bytearray:
         """Return the model in one of XGBoost's formats, with the feature names.

@@ -35,6 +35,8 @@ def compress(inputs: ModelInputs, folder: Path, recipe: Recipe, rows: Split, tar
     """Compress the weights in a folder; see `Framework.compress`."""
     if saved_compression(folder) is not None:
         raise InputError("the run is compressed already: compress its parent")
+    if recipe.leaves:
+        raise InputError("--leaves is for trees, and a network has none; drop weights with --prune")
     network, state = opened(inputs, folder)
     network.module.eval()
     if network.device.type != "cpu" and recipe.quantize not in (None, *_ANYWHERE):
