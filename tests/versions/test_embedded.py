@@ -246,7 +246,7 @@ def test_gc_keeps_what_runs_and_tags_hold(here: Path) -> None:
     assert [one["deleted"] is None for one in trainwright.data_log()] == [True, True, False, True, True]
     shutil.rmtree("cache")
     assert trainwright.reproduce(run).verdict == "identical"
-    assert trainwright.data_delete("churn@v1", force=True)
+    assert run.id in trainwright.data_delete("churn@v1", force=True)["runs"]
     with pytest.raises(DataError, match="churn@v1 was deleted by"):
         trainwright.reproduce(run)
 

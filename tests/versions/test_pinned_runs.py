@@ -58,6 +58,7 @@ def test_runs_show_names_the_version(capsys: pytest.CaptureFixture[str]) -> None
         "churn@v1",
         {"path": "churn", "version": "v1"},
         {"path": "churn", "version": "good"},
+        {"path": "churn", "version": 1},
         {"path": "churn@good"},
         {"train_path": "churn@v1", "test_path": "other@latest"},
     ],

@@ -19,7 +19,7 @@ from trainwright.records.document import Document
 from trainwright.stores.base import Store
 
 LATEST = "latest"
-_NUMBER = re.compile(r"v(\d+)")
+_NUMBER = re.compile(r"v?(\d+)")
 _THREADS = 8
 _TRIES = 100  # of an entry whose number another process takes
 _PREFIX = "names/"
