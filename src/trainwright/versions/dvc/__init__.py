@@ -38,8 +38,8 @@ class DvcVersion:
     def resolve(self, reference: Reference) -> Pin:
         """Return the pin of `{repo, path, rev, remote}`; the revision is a branch, a tag or a commit."""
         repo, path = reference.get("repo") or ".", (reference.get("path") or "").strip("/")
-        if not path:
-            raise DataError("data.dvc names no path: give that of the file or folder in the repository")
+        if not path or ".." in PurePosixPath(path).parts:
+            raise DataError(f"data.dvc.path: {path!r} is no path of a file or folder in the repository")
         _refuse_credentials(repo)
         given = {**reference, "repo": repo, "path": path, "rev": reference.get("rev") or "HEAD"}
         found = self._look(given)
