@@ -1,25 +1,23 @@
 """What versions of data cost against `cp` and DVC: `python benchmarks/data_versions.py`.
 
 A folder of small files and one large file are added, added again after one change, and written back. `cp -r`
-ends when the system has the files in its memory, so `cp -r` with a `sync` of its file system is measured,
-too. Files are a minute old before they are added, as those of users are: younger ones are read again.
+ends when the system has the files in its memory; `data add` ends when they are on the disk. Files are a
+minute old before they are added, as those of users are: younger ones are read again.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import random
 import shutil
-import sys
 import time
 from pathlib import Path
 
 from harness import ONE_THREAD, Cost, machine, run, table, temporary_folder
 from resume import COMMAND
 
-DVC = [sys.executable, "-m", "dvc", "-q"]
+DVC = ["dvc", "-q"]
 SETTLED_SECONDS = 62
 
 
@@ -72,11 +70,10 @@ def measured(folder: Path, name: str, change: Path) -> list[list[str]]:
     os.sync()
     note("cp -r", ["cp", "-r", name, f"{name}-copy"], folder / f"{name}-copy")
     shutil.rmtree(folder / f"{name}-copy")
-    note("cp -r, sync -f", ["sh", "-c", f"cp -r {name} {name}-copy && sync -f {name}-copy"])
     store = folder / "runs/.data"
     note("data add", [*COMMAND, "data", "add", name], store)
     note("data add, no change", [*COMMAND, "data", "add", name], store)
-    has_dvc = importlib.util.find_spec("dvc") is not None
+    has_dvc = shutil.which("dvc") is not None
     if has_dvc:
         run(["git", "init", "-q", "."], folder)
         run([*DVC, "init", "-f"], folder)

@@ -1,6 +1,7 @@
 """Versions of DVC: the contract, over a local remote and over S3, and a run that is pinned to a commit."""
 
-import importlib.util
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,6 @@ pytestmark = [
     pytest.mark.services,
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(importlib.util.find_spec("dvc") is None, reason="DVC is not installed"),
 ]
 
 
@@ -30,7 +30,7 @@ def run(*command: str, cwd: Path) -> None:
 
 
 def dvc(*words: str, cwd: Path) -> None:
-    run(sys.executable, "-m", "dvc", "-q", *words, cwd=cwd)
+    run("dvc", "-q", *words, cwd=cwd)
 
 
 def repository(folder: Path, remote: str) -> Path:
@@ -51,6 +51,25 @@ def commit(repo: Path, *tracked: str) -> None:
     run("git", "add", ".", cwd=repo)
     run("git", "commit", "-q", "--allow-empty", "-m", "data", cwd=repo)
     shutil.rmtree(repo / ".dvc/cache")
+
+
+@pytest.fixture(scope="session")
+def dvc_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of an environment of its own, as DVC asks for older packages than ours; for all workers."""
+    folder = tmp_path_factory.getbasetemp()
+    made = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "dvc"
+    with open(made.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (made / "ready").exists():
+            run(sys.executable, "-m", "venv", str(made), cwd=made.parent)
+            run(str(made / "bin" / "pip"), "install", "-q", "dvc[s3]>=3.60,<4", cwd=made.parent)
+            (made / "ready").touch()
+    return made / "bin"
+
+
+@pytest.fixture(autouse=True)
+def dvc_on_the_path(dvc_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{dvc_folder}{os.pathsep}{os.environ['PATH']}")
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from trainwright.testing.version_suite import VersionSuite, read, written
 from trainwright.versions.base import Reference
 from trainwright.versions.embedded import EmbeddedVersion, sweep
 from trainwright.versions.embedded import add as adding
+from trainwright.versions.embedded.history import Entry
 from trainwright.versions.embedded.tree import PIECE_BYTES, SourceFile, TreeFile, decode, encode
 
 
@@ -246,7 +248,7 @@ def test_gc_keeps_what_runs_and_tags_hold(here: Path) -> None:
     assert [one["deleted"] is None for one in trainwright.data_log()] == [True, True, False, True, True]
     shutil.rmtree("cache")
     assert trainwright.reproduce(run).verdict == "identical"
-    assert trainwright.data_delete("churn@v1", force=True)
+    assert run.id in trainwright.data_delete("churn@v1", force=True)["runs"]
     with pytest.raises(DataError, match="churn@v1 was deleted by"):
         trainwright.reproduce(run)
 
@@ -346,3 +348,18 @@ def test_what_the_files_of_a_version_need_must_be_known_to_delete(here: Path) ->
     with pytest.raises(InputError, match=r"churn@v1: the list of files.*nothing is deleted"):
         trainwright.data_gc()
     assert objects("") == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"file": "data/../../../out"}, {"content": "../../x"}, {"packs": ["../../x"]}, {"file": "x"}],
+)
+def test_a_crafted_entry_of_a_log_names_no_path(change: dict[str, Any], here: Path) -> None:
+    Path("churn.csv").write_text(TABLE)
+    add("churn.csv")
+    (file,) = objects("names")
+    entry = Entry.parse(file.read_bytes())
+    file.write_bytes(entry.model_copy(update=change).encoded())
+    with pytest.raises(DataError, match=r"names/churn/000001 in the store of data is damaged"):
+        trainwright.data_get("churn@v1", "got.csv")
+    assert not Path("got.csv").exists()

@@ -8,6 +8,7 @@ import pytest
 
 import trainwright
 from trainwright.cli.main import main
+from trainwright.datasets.samples import cache
 from trainwright.errors import ChangedInputsError, ConfigError, DataError
 
 TABLE = "a,b,target\n" + "".join(f"{i % 17},{i % 5},{i % 2}\n" for i in range(120))
@@ -58,6 +59,7 @@ def test_runs_show_names_the_version(capsys: pytest.CaptureFixture[str]) -> None
         "churn@v1",
         {"path": "churn", "version": "v1"},
         {"path": "churn", "version": "good"},
+        {"path": "churn", "version": 1},
         {"path": "churn@good"},
         {"train_path": "churn@v1", "test_path": "other@latest"},
     ],
@@ -156,8 +158,12 @@ def test_a_created_run_holds_its_version() -> None:
     assert trainwright.data_show("churn@v1")["runs"] == [run.id]
 
 
-def test_the_cached_files_are_read_only_and_mended() -> None:
+def test_the_cached_files_are_read_only_and_mended(monkeypatch: pytest.MonkeyPatch) -> None:
     first = trainwright.train(CONFIG, quiet=True)
+    hashing, hashed = cache.sha256_file, list[str]()
+    monkeypatch.setattr(cache, "sha256_file", lambda path: (hashed.append(path.name), hashing(path))[1])
+    trainwright.train(CONFIG, quiet=True)
+    assert "churn.csv" not in hashed, "this process has compared it already"
     (file,) = Path("cache/data").glob("*/files/*")
     assert file.stat().st_mode & 0o222 == 0
     file.chmod(0o644)

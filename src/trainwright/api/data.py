@@ -70,7 +70,7 @@ def data_add(
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", path.absolute().name.partition(".")[0]) if name is None else name
     if not re.fullmatch(NAME, name):
         raise InputError(f"{name!r} is no name for data: take letters, digits, _ and -; give one with --name")
-    if tag is not None and (not REFERENCE.fullmatch(f"{name}@{tag}") or re.fullmatch(r"v\d+|latest", tag)):
+    if tag is not None and (not REFERENCE.fullmatch(f"{name}@{tag}") or re.fullmatch(r"v?\d+|latest", tag)):
         raise InputError(
             f"{tag!r} is no tag: take letters, digits, '.', _ and -, but not v1, v2 ... or latest"
         )
@@ -142,8 +142,8 @@ def data_get(version: str, output: Path | str | None = None, *, runs_dir: Path |
     return output
 
 
-def data_delete(version: str, *, force: bool = False, runs_dir: Path | str | None = None) -> list[str]:
-    """Delete a version, and return the ids of the runs that cannot be repeated without it.
+def data_delete(version: str, *, force: bool = False, runs_dir: Path | str | None = None) -> Json:
+    """Delete a version; return it exactly, and the ids of the `runs` that cannot be repeated without it.
 
     `data_gc` frees its space.
 
@@ -164,7 +164,7 @@ def data_delete(version: str, *, force: bool = False, runs_dir: Path | str | Non
             "these runs first, or add --force"
         )
     _delete(versions, revision, "data delete")
-    return runs
+    return {"version": revision, "runs": runs}
 
 
 def data_gc(

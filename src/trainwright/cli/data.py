@@ -110,9 +110,9 @@ def delete(version: str, force: bool, runs_dir: str | None, as_json: bool) -> No
     """Delete a version; `data gc` frees its space."""
     from trainwright.api.data import data_delete
 
-    runs = data_delete(version, force=force, runs_dir=runs_dir)
-    note = [f"these runs cannot be reproduced any more: {', '.join(runs)}"] if runs else []
-    show({"version": version, "runs": runs}, [f"deleted {version}", *note], as_json)
+    gone = data_delete(version, force=force, runs_dir=runs_dir)
+    note = [f"these runs cannot be reproduced any more: {', '.join(gone['runs'])}"] if gone["runs"] else []
+    show(gone, [f"deleted {gone['version']}", *note], as_json)
 
 
 @data.command()

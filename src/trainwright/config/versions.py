@@ -62,7 +62,7 @@ def _join_version(data: dict[str, Node], problems: Problems) -> None:
         )
         problems.report(message, "data.version", version.key_source)
         return
-    path.value = f"{path.value}@{version.text or version.value}"
+    path.value = f"{path.value}@{version.value}"
     path.text = path.value if path.text is not None else None
 
 

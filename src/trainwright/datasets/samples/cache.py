@@ -43,6 +43,9 @@ class _Kept(NamedTuple):
     fill: Callable[[Path], Mapping[str, object]]
 
 
+_verified: dict[
+    Path, list[tuple[int, int, int, int]]
+] = {}  # the states of the files of trees that were compared
 _in_use: dict[Path, BinaryIO] = {}  # the copies that this process reads, each locked until it ends
 
 
@@ -131,6 +134,8 @@ class DataCache:
             return {"what": what, "name": name, "tree": sum((files / path).stat().st_size for path in hashes)}
 
         copy = self._path(_Kept(identity, what, size, fill)).parent
+        if copy not in _verified:  # it was written now, of contents that were compared
+            _verified[copy] = _states(copy)
         return copy / _FILES / str(_record(copy)["name"])
 
     def found(self, identity: str) -> Path | None:
@@ -281,10 +286,26 @@ def _is_damaged(copy: Path) -> bool:
         record = _record(copy)
         if record["copy"] != copy.name or sha256_file(copy / _CONTENT) != record["sha256"]:
             return True
-        files = copy / _FILES
-        return files.exists() and _tree_hashes(files) != json.loads((copy / _CONTENT).read_bytes())
+        return (copy / _FILES).exists() and _has_damaged_files(copy)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):  # the last one of nested JSON
         return True
+
+
+def _has_damaged_files(copy: Path) -> bool:
+    """Return whether files of a tree are not what was written; they are read again only if they changed."""
+    states = _states(copy)
+    if _verified.get(copy) == states:
+        return False
+    if _tree_hashes(copy / _FILES) != json.loads((copy / _CONTENT).read_bytes()):
+        return True
+    _verified[copy] = states
+    return False
+
+
+def _states(copy: Path) -> list[tuple[int, int, int, int]]:
+    """Return what changes when a file of a tree does."""
+    found = _tree_files(copy / _FILES).values()
+    return [(one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns) for one in found]
 
 
 def _record(copy: Path) -> dict[str, Any]:
@@ -299,9 +320,14 @@ def _size(copy: Path) -> int:
     return 0
 
 
+def _tree_files(folder: Path) -> dict[Path, os.stat_result]:
+    """Return what the file system says of each file below a folder, sorted by path."""
+    return {path: path.lstat() for path in sorted(folder.rglob("*")) if not path.is_dir()}
+
+
 def _tree_hashes(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each file below a folder, by its path there."""
-    paths = sorted(path for path in folder.rglob("*") if not path.is_dir())
+    paths = list(_tree_files(folder))
     return dict(
         zip(
             (path.relative_to(folder).as_posix() for path in paths),

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
 from trainwright.errors import DataError, MissingExtraError
 from trainwright.records.pins import Pin
+from trainwright.require import install_hint
 from trainwright.versions.base import Description, Reference
 
 _ENVIRONMENT = {
@@ -38,8 +41,8 @@ class DvcVersion:
     def resolve(self, reference: Reference) -> Pin:
         """Return the pin of `{repo, path, rev, remote}`; the revision is a branch, a tag or a commit."""
         repo, path = reference.get("repo") or ".", (reference.get("path") or "").strip("/")
-        if not path:
-            raise DataError("data.dvc names no path: give that of the file or folder in the repository")
+        if not path or ".." in PurePosixPath(path).parts:
+            raise DataError(f"data.dvc.path: {path!r} is no path of a file or folder in the repository")
         _refuse_credentials(repo)
         given = {**reference, "repo": repo, "path": path, "rev": reference.get("rev") or "HEAD"}
         found = self._look(given)
@@ -83,8 +86,9 @@ def _ask(do: str, reference: Reference) -> dict[str, Any]:
         DataError: DVC cannot do it.
         MissingExtraError: DVC is not installed.
     """
+    worker = Path(__file__).with_name("worker.py")
     done = subprocess.run(
-        [sys.executable, "-m", "trainwright.versions.dvc.worker"],
+        [_python(), "-I", str(worker)],
         input=json.dumps({**reference, "do": do}),
         env=os.environ | _ENVIRONMENT,
         capture_output=True,
@@ -97,11 +101,27 @@ def _ask(do: str, reference: Reference) -> dict[str, Any]:
     except (IndexError, ValueError) as error:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise DataError(f"{where}: DVC failed: {last[0]}") from error
-    if "missing" in answer:
-        raise MissingExtraError(f"data.dvc: {answer['missing']}")
     if "error" in answer:
         raise DataError(f"{where}: {answer['error']}")
     return answer
+
+
+def _python() -> str:
+    """Return a Python that has DVC: this one, or that of the command `dvc`, in an environment of its own.
+
+    Raises:
+        MissingExtraError: There is neither.
+    """
+    if find_spec("dvc") is not None:
+        return sys.executable
+    command = shutil.which("dvc")
+    beside = None if command is None else Path(command).resolve().with_name("python3")
+    if beside is None or not beside.exists():
+        raise MissingExtraError(
+            "data.dvc: DVC is not installed: `pipx install 'dvc[s3]'` keeps its packages apart; or "
+            f"{install_hint('dvc')}"
+        )
+    return str(beside)
 
 
 def _refuse_credentials(repo: str) -> None:

@@ -1,16 +1,17 @@
-"""The process that asks DVC: one question as JSON on stdin, one answer on stdout."""
+"""The process that asks DVC: one question as JSON on stdin, one answer on stdout.
+
+It may run in the environment of DVC, where nothing of ours is installed.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import re
 import sys
 from pathlib import Path, PurePosixPath
 from typing import Any
-
-from trainwright.errors import MissingExtraError
-from trainwright.require import require
 
 _NAMES = 1000  # that a description has
 _LOST = re.compile(r"No storage files available: '(.*)'")
@@ -22,7 +23,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     Raises:
         Exception: Whatever DVC raises; ValueError: what was written is damaged.
     """
-    api: Any = require("dvc.api", "dvc")
+    api: Any = importlib.import_module("dvc.api")
     files = api.DVCFileSystem(question["repo"], rev=question["rev"], remote=question.get("remote"))
     path = question["path"]
     info = files.info(path)
@@ -58,8 +59,8 @@ def _verify(file: Path, name: str, info: dict[str, Any]) -> None:
         return
     if not file.is_file():
         raise ValueError(f"{name} is missing in the cache and in the remote of DVC")
-    hashing: Any = require("dvc_data.hashfile.hash", "dvc")
-    disk: Any = require("dvc_objects.fs.local", "dvc").LocalFileSystem()
+    hashing: Any = importlib.import_module("dvc_data.hashfile.hash")
+    disk: Any = importlib.import_module("dvc_objects.fs.local").LocalFileSystem()
     if hashing.file_md5(str(file), disk, name=_hash_name(info)) != md5:
         raise ValueError(f"{name} is damaged in the cache or remote of DVC: its hash is not {md5}")
 
@@ -93,8 +94,6 @@ def main() -> None:
     """Answer the question on stdin."""
     try:
         said = answer(json.load(sys.stdin))
-    except MissingExtraError as error:
-        said = {"missing": str(error)}
     except Exception as error:  # the caller prints it in one line
         said = {"error": _in_a_line(error)}
     sys.stdout.write(f"{json.dumps(said)}\n")

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ from trainwright.records.document import Document
 from trainwright.stores.base import Store
 
 LATEST = "latest"
-_NUMBER = re.compile(r"v(\d+)")
+_NUMBER = re.compile(r"v?(\d+)")
 _THREADS = 8
 _TRIES = 100  # of an entry whose number another process takes
 _PREFIX = "names/"
@@ -38,7 +38,7 @@ class Entry(Document):
     `number` is that of the version. `content` is the hash of its files, `packs` are the packs that hold the
     small ones, and `file` is the name of the file; it is empty for a folder. `token` tells who wrote the
     entry. `user`, `host` and `time` (seconds since the epoch) say who made it when; `by` is the command that
-    deleted a version.
+    deleted a version. Anyone may have written an entry: no part of it is a path.
     """
 
     kind: Literal["version", "tag", "delete"]
@@ -47,9 +47,9 @@ class Entry(Document):
     time: float = Field(default_factory=time.time)
     user: str = Field(default_factory=_user)
     host: str = Field(default_factory=socket.gethostname)
-    content: str = ""
-    packs: list[str] = Field(default_factory=list)
-    file: str = ""
+    content: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    packs: list[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = Field(default_factory=list)
+    file: str = Field(default="", pattern=r"^(data(\.[^/\x00]*)?)?$")
     files: int = 0
     bytes: int = 0
     message: str = ""
