@@ -4,6 +4,7 @@
   latency for 1 and 64 rows, memory and a metric, each child beside its parent in one process.
 - The modules of the three networks in PyTorch alone, for 1 and 64 rows: eager, by `torch.compile`, and as a
   package of AOTInductor, with the seconds that it takes to compile.
+- The network and the CNN in ONNX, as they are and quantized: size, and latency of raw rows.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ WAYS: Mapping[str, list[dict[str, Any]]] = {
     ],
 }
 HEAD = ["module", "", "ms, 1 row", "ms, 64 rows", "seconds to compile"]
+ONNX_HEAD = ["model", "quantize", "MB", "mean difference", "equal labels", "ms, 1 row", "ms, 64 rows"]
 METRIC = {"mlp": "test_f1", "lightgbm": "test_f1", "cnn": "test_accuracy", "gpt": "test_loss"}
 
 
@@ -151,20 +153,59 @@ def compiled(name: str, parent: Run, folder: Path) -> list[list[str]]:
     return lines
 
 
+def in_onnx(name: str, parent: Run, folder: Path) -> list[list[str]]:
+    """Return size, latencies and differences of a run's artifacts of ONNX, quantized in each way."""
+    import onnxruntime
+
+    from trainwright.exporters.certificates.inputs import inputs_of
+    from trainwright.exporters.certificates.samples import real_rows
+    from trainwright.records.artifact import read_certificate
+
+    predictor = trainwright.load(parent)
+    inputs = inputs_of(predictor)
+    sample = real_rows(predictor.load_data(), predictor, inputs)
+    assert sample is not None
+    one_thread = onnxruntime.SessionOptions()
+    one_thread.intra_op_num_threads = 1
+    sessions, lines = {}, {}
+    for way in ("none", "int8-dynamic", "int8-static", "int8-weight-only"):
+        path = folder / f"{name}-{way}.onnx"
+        tolerance = None if way == "none" else 0.9
+        trainwright.export(parent, path, options={"quantize": way}, tolerance=tolerance)
+        sessions[way] = onnxruntime.InferenceSession(path.read_bytes(), one_thread)
+        known = read_certificate(path)
+        found = [f"{known.compared['mean_difference']:.2g}", f"{known.compared['equal_labels']:.1%}"]
+        lines[way] = [name, way, f"{path.stat().st_size / 1e6:.3g}", *found]
+    for count in BATCHES:
+        feeds = sample.take(np.resize(np.arange(len(sample)), count).tolist()).feeds(inputs)
+        times: dict[str, list[float]] = {way: [] for way in sessions}
+        for repeat in range(WARM + 10 * REPEATS):
+            for way, session in sessions.items():
+                start = time.perf_counter()
+                session.run(None, feeds)
+                times[way] += [1000 * (time.perf_counter() - start)] if repeat >= WARM else []
+        for way, own in times.items():
+            lines[way].append(f"{statistics.median(own):.3g}")
+    return list(lines.values())
+
+
 def main() -> None:
-    """Train, compress and compile, and print the tables."""
+    """Train, compress, compile and export, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", choices=["compressed", "compiled"])
+    parser.add_argument("--only", choices=["compressed", "compiled", "onnx"])
     only = parser.parse_args().only
     torch.set_num_threads(1)
     print(machine())
     with temporary_folder() as folder:
         made = configs(folder)
-        for name, config in made.items() if only != "compiled" else ():
+        for name, config in made.items() if only in (None, "compressed") else ():
             compressed(name, trainwright.train(config, runs_dir=folder / "runs", quiet=True))
-        if only != "compressed":
+        for name in ("mlp", "cnn") if only in (None, "onnx") else ():
+            run = trainwright.train(made[name], runs_dir=folder / "runs", quiet=True)
+            print(table(ONNX_HEAD, in_onnx(name, run, folder)), flush=True)
+        if only in (None, "compiled"):
             print("\nin PyTorch alone, one thread\n", flush=True)
-        for name in ("mlp", "cnn", "gpt") if only != "compressed" else ():
+        for name in ("mlp", "cnn", "gpt") if only in (None, "compiled") else ():
             short = {"training.max_steps": 2, "training.epochs": None}  # what is learned takes no time
             run = trainwright.train(made[name], short, runs_dir=folder / "runs", quiet=True)
             print(table(HEAD, compiled(name, run, folder)), flush=True)

@@ -15,6 +15,7 @@ from trainwright.runs.catalog import Catalog
 
 TARGET = Path(__file__).with_name("config.md")
 EXPORTS = Path(__file__).with_name("export.md")
+_OPTIONS = "<!-- the options of onnx: make docs -->\n"
 _BEGIN, _END = "<!-- the formats: make docs -->\n", "<!-- end -->\n"
 
 
@@ -57,10 +58,24 @@ def formats() -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def options() -> str:
+    """Return the table of the values of `--option quantize`."""
+    values = plugins.adapter("exporter", "onnx").choices["quantize"]
+    lines = [
+        "| `quantize` | |",
+        "| --- | --- |",
+        *(f"| `{name}` | {said} |" for name, said in values.items()),
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
 def render_exports() -> str:
-    """Return the content of `docs/export.md` with its table."""
-    before, _, rest = EXPORTS.read_text(encoding="utf-8").partition(_BEGIN)
-    return f"{before}{_BEGIN}{formats()}{_END}{rest.partition(_END)[2]}"
+    """Return the content of `docs/export.md` with its tables."""
+    text = EXPORTS.read_text(encoding="utf-8")
+    for begin, table in ((_BEGIN, formats()), (_OPTIONS, options())):
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}{table}{_END}{rest.partition(_END)[2]}"
+    return text
 
 
 if __name__ == "__main__":

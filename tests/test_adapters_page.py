@@ -34,7 +34,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert sorted(modules) == [
         "test_toys",
         "toy_data",
+        "toy_exporter",
         "toy_framework",
+        "toy_runtime",
         "toy_store",
         "toy_strategy",
         "toy_task",
@@ -60,6 +62,7 @@ def test_it_trains_and_resumes_with_all_of_them(site: Path, tmp_path: Path) -> N
         "rows": None,
         "softmax": None,
         "table": None,
+        "weights": None,
     }
     done = trainwright(site, "train", site / "toy.yaml", "--json", "--quiet", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 from importlib import metadata
@@ -146,3 +147,11 @@ def test_every_extra_that_the_sources_name_can_be_installed() -> None:
                 named.add(extra.value)
     assert len(named) > 15
     assert [extra for extra in named if install_command(extra) is None] == []
+
+
+@pytest.mark.parametrize("module", ["torchao.quantization", "peft"])
+def test_what_torchao_reports_of_its_parts_for_gpus_is_not_shown(module: str) -> None:
+    """Its loggers warn when it is imported, which peft does, too."""
+    code = f"import torch; from trainwright.require import require; require({module!r}, 'compress')"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("", "")

@@ -22,7 +22,7 @@ exits with `exit_code`.
     ├── TrainingError               1   the training itself failed (a loss that is not finite, say)
     │   ├── RunGoneError            1   the run directory was renamed or removed meanwhile
     │   └── WorldError              1   another process of the attempt is gone
-    ├── DifferentArtifactError      3   an exported model predicts something else than its run
+    ├── DifferentArtifactError      3   an exported model does not predict what its run does
     ├── GateError                   3   a model does not pass its gate
     └── TrackerError                1   a tracker cannot be reached; never stops a run
 
@@ -204,7 +204,7 @@ class GateError(TrainwrightError):
 
 
 class DifferentArtifactError(TrainwrightError):
-    """An exported model predicts something else than its run, or cannot be opened."""
+    """An exported model does not predict what its run predicts, or cannot be opened."""
 
     exit_code = 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import logging
 import re
 import shlex
 import sys
@@ -29,6 +30,8 @@ _EXTRAS = {
     "tensorflow": "keras",
     **dict.fromkeys(("transformers", "peft"), "huggingface"),
 }
+# Loggers that report, when torchao is imported, on its parts for GPUs. peft imports it, too.
+_NOISY = ("torchao", "torch.utils._pytree")
 _closed = False  # whether this process runs only Trainwright and the libraries that it needs
 
 
@@ -57,12 +60,25 @@ def require(module: str, extra: str, *, spare: str | None = None) -> ModuleType:
         MissingExtraError: The library is not installed.
     """
     try:
-        with spared(*([spare] if spare and _closed else [])):
+        with _quiet(), spared(*([spare] if spare and _closed else [])):
             return importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != module.split(".")[0]:
             raise  # the library is installed, but not all that it needs: its own message says more
         raise MissingExtraError(f"{module.split('.')[0]} is not installed: {install_hint(extra)}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Let loggers that are noisy at imports report nothing below errors."""
+    before = {name: logging.getLogger(name).level for name in _NOISY}
+    for name in before:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def install_hint(extra: str, *beside: str) -> str:

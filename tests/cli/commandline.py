@@ -76,3 +76,9 @@ def write_run(
         write_record(path / name, data)
     Lease(Log(LocalStore(path)), 0, 1, seals=Seals(path, None, 1)).end(status)
     return path
+
+
+def lines_of_error(text: str) -> list[str]:
+    """Return the lines from the error on; notes on what was translated come before it."""
+    lines = text.splitlines()
+    return lines[next(i for i, line in enumerate(lines) if "error: " in line or line.startswith("Usage")) :]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
-from commandline import Command
+from commandline import Command, lines_of_error
 
 import trainwright
 from trainwright.cli import errors
@@ -122,12 +122,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "rows.csv").write_text(ROWS)
     (tmp_path / "header.csv").write_text(ROWS.splitlines()[0] + "\n")
     return tmp_path
-
-
-def lines_of_error(text: str) -> list[str]:
-    """Return the lines from the error on; notes on what was translated come before it."""
-    lines = text.splitlines()
-    return lines[next(i for i, line in enumerate(lines) if "error: " in line or line.startswith("Usage")) :]
 
 
 @pytest.mark.parametrize("mistake", OVERRIDES)

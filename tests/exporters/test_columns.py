@@ -12,11 +12,11 @@ import pytest
 
 from trainwright import api
 from trainwright.datasets.tables.preparation import TabularPreparation
-from trainwright.exporters.base import inputs_of
-from trainwright.exporters.certificates.certify import reader_source
-from trainwright.exporters.certificates.columns import features_of, predictions_of, scaled
+from trainwright.exporters.certificates.columns import features_of, open_prepared, predictions_of, scaled
+from trainwright.exporters.certificates.inputs import inputs_of
 from trainwright.exporters.certificates.reader import column, differing
 from trainwright.exporters.certificates.samples import edge_rows, real_rows
+from trainwright.exporters.certificates.script import reader_source
 from trainwright.exporters.prepared import about
 from trainwright.plugins import adapter, names
 from trainwright.testing.exporter_suite import write_rows
@@ -172,3 +172,9 @@ def test_of_equally_probable_classes_either_may_be_named() -> None:
     assert differing(found, wanted, ["first", "second"], 1e-5) == []
     found["label"] = np.array(["b", "a"], object)
     assert differing(found, wanted, ["first", "second"], 1e-5) == ["second: label a instead of b"]
+
+
+def test_a_newer_format_of_columns_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "columns.json").write_text(json.dumps({"format_version": 2, "columns": None}))
+    with pytest.raises(ValueError, match=r"columns.json has format 2, and this reader reads 1: use that of"):
+        open_prepared(tmp_path, lambda folder, known: lambda feeds: feeds)

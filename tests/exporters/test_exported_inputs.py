@@ -14,7 +14,7 @@ import pytest
 import trainwright
 from trainwright.cli.main import main
 from trainwright.errors import CheckpointError, DifferentArtifactError, InputError, OtherFormatError
-from trainwright.exporters.certificates.certify import files_of
+from trainwright.exporters.certificates.files import files_of
 from trainwright.exporters.certificates.reader import changed_files, read_rows
 from trainwright.exporters.onnx import OnnxExporter
 from trainwright.records.artifact import certificate_of, exports_of, read_certificate

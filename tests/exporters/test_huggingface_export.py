@@ -62,6 +62,24 @@ class _OfTexts(ExporterSuite):
         run = trainwright.train(config, {"training.max_steps": 4}, runs_dir=folder / "runs", quiet=True)
         return lambda _: run
 
+    def test_a_wrong_artifact_does_not_appear(
+        self, run_of: Callable[[str], Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is compared, by its logits, although it takes no rows."""
+        monkeypatch.setattr(type(self), "takes_rows", True)
+        super().test_a_wrong_artifact_does_not_appear(run_of, tmp_path, monkeypatch)
+
+    def test_it_predicts_no_rows(self, run_of: Callable[[str], Run], tmp_path: Path) -> None:
+        run = run_of("bert")
+        path = self.exported(run, tmp_path)
+        for use in (
+            lambda: trainwright.predict(path, "texts.csv"),
+            lambda: trainwright.evaluate(path, data="texts.csv"),
+            lambda: trainwright.compare(run, path),
+        ):
+            with pytest.raises(InputError, match=rf"gives logits, which .* or name run {run.id} itself"):
+                use()
+
 
 class TestHuggingface(_OfTexts, ExporterSuite):
     exporter = HuggingfaceExporter

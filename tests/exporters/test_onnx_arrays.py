@@ -18,8 +18,8 @@ from PIL import Image
 
 import trainwright
 from trainwright import api
-from trainwright.errors import DifferentArtifactError
-from trainwright.exporters.certificates.certify import read_certificate
+from trainwright.errors import DifferentArtifactError, InputError
+from trainwright.records.artifact import read_certificate
 from trainwright.runs.run import Run
 
 onnx = pytest.importorskip("onnx")
@@ -134,7 +134,7 @@ def test_another_mean_is_found(
     data = {"type": "image_folder", "path": "pictures", "transforms": RESIZES[0]}
     run = trained(data, {"type": "cnn", "filters": [4], "hidden": []})
     monkeypatch.setattr(ImagePreparation, "scaling", ([0.5, 0.5, 0.5], [0.2, 0.2, 0.2]))
-    with pytest.raises(DifferentArtifactError, match="predicts something else than run"):
+    with pytest.raises(DifferentArtifactError, match=r"run .*; nothing was written"):
         api.export(run, tmp_path / "model.onnx", "onnx")
     assert list(tmp_path.iterdir()) == []
 
@@ -258,6 +258,14 @@ def test_a_language_model(trained: Callable[..., Run], tmp_path: Path, folder: P
     np.savez(folder / "ids.npz", input_ids=np.tile(ids, 4)[:, :16])
     lines = list(csv.DictReader(read(path, "predict", "ids.npz")))
     assert np.array(json.loads(lines[2]["logits"])).shape == (16, 256)
+    for use in (
+        lambda: api.predict(path, "text.txt"),
+        lambda: api.evaluate(path, data="text.txt"),
+        lambda: api.compare(run, path),
+        lambda: api.generate(path, "a line"),
+    ):
+        with pytest.raises(InputError, match=rf"model.onnx gives logits.* or name run {run.id} itself"):
+            use()
 
 
 def test_several_arrays(
@@ -290,3 +298,12 @@ def test_masks(trained: Callable[..., Run], tmp_path: Path, folder: Path) -> Non
     own = api.load(run).predict(["scenes/3.png"])["prediction"][0]
     np.testing.assert_array_equal(json.loads(lines[0]["prediction"]), own)
     assert set(np.unique(own)) <= {0, 3}
+    found, wanted = (api.predict(one, "scenes") for one in (path, run))
+    assert found["image"].tolist() == wanted["image"].tolist()
+    assert len(found) == 12
+    np.testing.assert_array_equal(list(found["prediction"]), list(wanted["prediction"]))
+    compared = api.compare(run, path, runs_dir=folder / RUNS)
+    assert (compared.rows, compared.equal_labels) == (1, 1.0)
+    assert compared.largest_difference < 1e-5
+    with pytest.raises(InputError, match="leave --data out"):
+        api.compare(run, path, data="scenes")

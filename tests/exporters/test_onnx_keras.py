@@ -19,7 +19,7 @@ pytestmark = pytest.mark.services  # each backend needs seconds to start
 _SCRIPT = """
 import json, sys
 import trainwright
-from trainwright.exporters.certificates.certify import read_certificate
+from trainwright.records.artifact import read_certificate
 for name, target, params, transform in (
     ("two", "churn", {"activation": "gelu", "normalization": "layer"}, "none"),
     ("classes", "city", {"normalization": "batch", "dropout": 0.2}, "none"),

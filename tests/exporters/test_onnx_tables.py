@@ -14,7 +14,7 @@ import pytest
 
 import trainwright
 from trainwright.errors import InputError
-from trainwright.exporters.certificates.certify import read_certificate
+from trainwright.records.artifact import read_certificate
 
 TARGETS = ("churn", "level", "price", "first", "second")
 

@@ -27,6 +27,10 @@ class TestPmml(ExporterSuite):
         "lightgbm": {},
         "mlp": {**MEDIAN, "training.batch_size": 32},
         "random_forest": {},
+        "bagging": {
+            "model": {"type": "sklearn.ensemble:BaggingClassifier", "params": {"max_features": 0.6}},
+            **MEDIAN,
+        },
         "logistic_regression": {"data.encode": "frequency", **MEDIAN},
         "price": {"model": "mlp", "data.target": "income", "data.target_transform": "log1p", **MEDIAN},
         "city": {"model": "lightgbm", "data.target": "city", "data.missing_target": "drop"},

@@ -15,7 +15,7 @@ from torch import nn
 import trainwright
 from trainwright.errors import DifferentArtifactError, InputError
 from trainwright.exporters.aoti import AotiExporter
-from trainwright.exporters.certificates.certify import files_of
+from trainwright.exporters.certificates.files import files_of
 from trainwright.exporters.executorch import ExecutorchExporter
 from trainwright.exporters.litert import LitertExporter
 from trainwright.exporters.mar import MarExporter

@@ -41,7 +41,7 @@ def verify_certificate(
             executes code, and it is neither the user's own nor trusted.
         DifferentArtifactError: The model is not as certified; the message says where.
     """
-    from trainwright.exporters.certificates.certify import verify
+    from trainwright.exporters.certificates.verify import verify
     from trainwright.exporters.opened import refuse_code
 
     path = usable_path(path)

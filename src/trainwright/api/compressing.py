@@ -10,6 +10,7 @@ from trainwright.api.results import load_for
 from trainwright.config import Config, Overrides
 from trainwright.config import load as load_config
 from trainwright.config.overrides import with_settings
+from trainwright.config.words import nearest
 from trainwright.errors import InputError
 from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.records.compression import Recipe
@@ -25,6 +26,15 @@ from trainwright.runs.workdir import code_beside, working_directory, working_for
 
 if TYPE_CHECKING:
     from trainwright.evaluation.gates import Gate
+
+# What other tools call the numbers that weights are held in.
+_WORDS = {
+    "int8": ("int8", "i8", "8", "8bit", "8-bit", "q8", "qint8", "w8a8", "w8a16", "dynamic", "static", "ptq"),
+    "int4": ("int4", "i4", "4", "4bit", "4-bit", "q4", "nf4", "w4a16", "gptq", "awq"),
+    "fp16": ("16", "float16", "half", "f16"),
+    "bf16": ("bfloat16",),
+    "fp8": ("float8", "f8", "e4m3", "float8-e4m3fn"),
+}
 
 
 def compress(
@@ -149,11 +159,22 @@ def _recipe(quantize: str | None, prune: float, *, structured: bool) -> Recipe:
         InputError: It makes no sense.
     """
     if quantize is not None and quantize not in SCHEMES:
-        raise InputError(f"quantize: {quantize!r} given; there are {', '.join(SCHEMES)}")
+        raise InputError(f"quantize: {quantize!r} given; {_meant(quantize)}")
     if not 0 <= prune < 1:
-        raise InputError(f"prune: {prune:g} given; a share from 0 to below 1 is expected, such as 0.5")
+        percent = f"{prune / 100:g} for {prune:g}%" if 1 < prune < 100 else "such as 0.5"
+        raise InputError(f"prune: {prune:g} given; a share from 0 to below 1 is expected, {percent}")
     if structured and not prune:
         raise InputError("structured says how to prune: give a share with it, such as prune=0.5")
     if quantize is None and not prune:
         raise InputError("nothing to do: give quantize (such as int8-dynamic) or prune (such as 0.5)")
     return Recipe(quantize=quantize, prune=prune, structured=structured)
+
+
+def _meant(quantize: str) -> str:
+    """Return what to give instead of a way to quantize that there is not."""
+    word = quantize.lower().replace("_", "-")
+    bits = next((bits for bits, words in _WORDS.items() if word in words), "")
+    if near := [scheme for scheme in SCHEMES if bits and scheme.partition("-")[0] == bits]:
+        ways = "; docs/compress.md says how they differ" if len(near) > 1 else ""
+        return f"give {' or '.join(near)}{ways}"
+    return f"there are {', '.join(SCHEMES)}{nearest(word, SCHEMES)}"

@@ -17,18 +17,26 @@ from trainwright.records.schemes import SCHEMES
 _UNITS = {"bytes": size, "memory": size}
 
 
+def _share(text: str) -> float:
+    """Return a share that is written as a number or in percent."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no share; write, for example, 0.5") from None
+
+
 @click.command()
 @options.run_argument
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
 @click.option(
     "--quantize",
-    type=click.Choice(SCHEMES),
+    metavar=f"[{'|'.join(SCHEMES)}]",
     help="Hold weights in fewer bits; the int8-dynamic and int8-static ones multiply in int8, too.",
 )
 @click.option(
     "--prune",
-    type=float,
-    default=0.0,
+    default="0",
+    callback=lambda _, __, text: _share(text),
     metavar="SHARE",
     help="Drop this share of the weights of each layer, those of the smallest magnitude; of boosters and "
     "forests, of the trees.",

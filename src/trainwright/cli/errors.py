@@ -91,6 +91,11 @@ _ROWS = "give the file after the run: `trainwright predict RUN FILE`"
 _METRICS = "all metrics are computed that evaluation.metrics of the run's config names"
 _SETTINGS = "settings follow the file: `trainwright train CONFIG training.epochs=3`"
 _LAST = "write `trainwright resume last`"
+_FORMAT = "write --format NAME: `trainwright export RUN PATH --format onnx`"
+_QUANTIZE = (
+    "write --quantize WAY: `trainwright compress RUN --quantize int8-dynamic`, or int4-weight-only ..."
+)
+_PRUNE = "write --prune SHARE: `trainwright compress RUN --prune 0.5`"
 _TARGET = "write --target COLUMN"
 # Options of other tools, by the command that has an answer to them; "": of every command.
 _OTHER_OPTIONS = {
@@ -115,6 +120,12 @@ _OTHER_OPTIONS = {
     **{(command, "dry-run"): "write `trainwright config check CONFIG`" for command in _TRAINING},
     **{("predict", name): _ROWS for name in ("input", "data", "file", "input-file")},
     **{("evaluate", name): _METRICS for name in ("metric", "metrics")},
+    **{("export", name): _FORMAT for name in ("to", "type", "as", "f", "output-format", "export-format")},
+    **{
+        ("compress", name): _QUANTIZE
+        for name in ("bits", "dtype", "precision", "int8", "int4", "fp16", "bf16", "fp8", "quantization", "w")
+    },
+    **{("compress", name): _PRUNE for name in ("sparsity", "amount", "pruning", "prune-ratio", "ratio")},
     ("", "verbose"): "all is said unless --quiet is given; --debug shows tracebacks",
 }
 _KEY_IN_YAML = re.compile(

@@ -17,7 +17,7 @@ class _Export(click.Command):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write a line for each format; they are imported for it."""
-        from trainwright.api.exporting import formats
+        from trainwright.api.formats import formats
 
         lines = [
             (name, f"{cls.summary}; legacy: use {cls.successor}" if cls.successor else cls.summary)
@@ -50,6 +50,11 @@ class _Export(click.Command):
     help="An option of the format, as docs/export.md lists them; may be given several times.",
 )
 @click.option(
+    "--gate",
+    help="What the exported model has to pass on the run's validation rows, such as "
+    "'val_f1 >= parent - 0.005'. If it does not, nothing is written, and the exit code is 3.",
+)
+@click.option(
     "--max-shard-size",
     metavar="SIZE",
     callback=options.size,
@@ -68,6 +73,7 @@ def export(
     tolerance: float | None,
     licence: str | None,
     chosen_options: tuple[str, ...],
+    gate: str | None,
     max_shard_size: int | None,
     force: bool,
     trust: bool,
@@ -95,6 +101,7 @@ def export(
         tolerance=tolerance,
         licence=licence,
         options=_pairs(chosen_options),
+        gate=gate,
         runs_dir=runs_dir,
         trust=trust,
     )
@@ -111,8 +118,8 @@ def _pairs(words: Sequence[str]) -> dict[str, str]:
 
 def _show_certificate(made: Path, as_json: bool) -> None:
     """Say what the certificate of an exported model says."""
-    from trainwright.api.exporting import formats
-    from trainwright.exporters.certificates.certify import reader_of
+    from trainwright.api.formats import formats
+    from trainwright.exporters.certificates.script import reader_of
     from trainwright.records.artifact import certificate_of, read_certificate
 
     known = read_certificate(made)
@@ -127,6 +134,8 @@ def _show_certificate(made: Path, as_json: bool) -> None:
         )
         if compared["equal_labels"] is not None:
             lines[-1] += f"; {compared['equal_labels']:.2%} of labels equal"
+    if "gate" in compared:
+        lines.append(f"gate: {compared['gate']}")
     if "tensors" in compared:
         lines.append(f"compared with the run: {compared['tensors']} tensors")
     if latency:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from trainwright.runs.run import Run
 
 _STATE = "weights: initial state, "  # of the facts of an initial state among the inputs that differ
+_READ = 8  # names of what the user's code has read
 _RESULTS = 3  # metrics in the column of results
 _HASH = re.compile("[0-9a-f]{64}")
 
@@ -219,10 +220,18 @@ def _inputs(manifest: Manifest) -> list[tuple[str, Any]]:
         ("config", manifest.computation_hash),
         ("data", manifest.data.hash),
         ("code", manifest.code.hash),
+        *([("read by the code", ", ".join(read))] if (read := _read(manifest)) else []),
         ("environment", manifest.environment.hash),
         ("initial weights", manifest.weights.initial),
         *([("initial state", manifest.initial.state_digest)] if manifest.initial else []),
     ]
+
+
+def _read(manifest: Manifest) -> list[str]:
+    """Return the names of the first files and variables that the user's code has read."""
+    names = [*manifest.observed.files, *(f"${name}" for name in manifest.observed.variables)]
+    more = len(names) - _READ
+    return [*names[:_READ], *([f"{more} more"] if more > 0 else [])]
 
 
 @runs.command()

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainwright.callbacks.base import Callback, RunView
 from trainwright.engine.journal import Journal
+from trainwright.process.observation import unobserved
 from trainwright.records.decision import Decision
 from trainwright.records.status import Ended
 from trainwright.types import Metrics
@@ -86,7 +87,8 @@ class Recorder:
     def _call(self, hook: Callable[[Callback], None]) -> None:
         for callback in list(self._callbacks):
             try:
-                hook(callback)
+                with unobserved():  # what it reads is no input of the run: it observes
+                    hook(callback)
             except Exception as error:
                 self._callbacks.remove(callback)
                 log.warning(

@@ -2,7 +2,7 @@
 
 An exporter (`exporters/onnx/` -> `OnnxExporter`) writes an artifact, and names a module that opens one: its
 runtime, which imports nothing of ours. Each export compares the artifact, opened in a process of its own,
-with the run's predictor before it appears under its name; see `exporters.certificates.certify`. Files of
+with the run's predictor before it appears under its name; see `exporters.certificates.export`. Files of
 weights predict nothing by themselves, so that their tensors are compared: `exporters.weights`.
 """
 
@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from trainwright.datasets.tables.preparation import TabularPreparation
-from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.errors import InputError
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import adapter, names, task_for
@@ -51,47 +48,6 @@ def names_classes(info: DataInfo) -> bool:
 def class_axis(info: DataInfo) -> int:
     """Return the axis of classes in probabilities: the second one, but of tokens the last."""
     return 2 if task_for(info).has_inner_labels else 1
-
-
-def inputs_of(predictor: Predictor) -> Sequence[Input]:
-    """Return the raw columns that a model takes, or the arrays where the data set brought features.
-
-    Raises:
-        InputError: It takes files, such as images or texts.
-    """
-    preparation = predictor.preparation
-    if isinstance(preparation, TabularPreparation):
-        dtypes = {"number": "float64", "text": "string", "time": "int64"}
-        kinds = preparation.kinds
-        return [
-            Input(
-                column.name,
-                dtypes[column.reads],
-                (1,),
-                column.content,
-                asdict(kinds[column.name]) if column.name in kinds else {},
-            )
-            for column in preparation.columns
-        ]
-    if isinstance(preparation, RawPreparation):
-        columns = zip(preparation.feature_names, preparation.dtypes, strict=True)
-        return [Input(name, _dtype_of(dtype), (1,), dtype) for name, dtype in columns]
-    if preparation is not None:
-        raise InputError(
-            f"run {predictor.run.id}: this format takes models of tables and of arrays; export with "
-            "--format mlflow"
-        )
-    return [
-        Input(name, spec.dtype, spec.shape, f"an array of {spec.dtype}")
-        for name, spec in predictor.info.inputs.items()
-    ]
-
-
-def _dtype_of(dtype: str) -> str:
-    """Return the dtype of an input for a column of a data frame."""
-    if dtype.startswith("datetime"):
-        return "int64"
-    return "float64" if dtype.lower().startswith(("int", "uint", "float", "bool")) else "string"
 
 
 class Exporter(ABC):
@@ -166,6 +122,11 @@ class Exporter(ABC):
         for name in cls.packages:
             require(name, cls.extra)
 
+    @property
+    def rounds(self) -> bool:
+        """Return whether what is written is rounded on purpose, so that outputs differ by more than 1e-5."""
+        return False
+
     def needs(self) -> Mapping[str, str]:
         """Return what a machine must have to open what `write` makes here, such as CPU instructions."""
         return {}
@@ -194,7 +155,7 @@ class Exporter(ABC):
     def own_rows(self, predictor: Predictor) -> Mapping[str, Mapping[str, Array]]:  # noqa: ARG002
         """Return inputs to compare an artifact on, by the name of a sample, of which one is `edge`.
 
-        Empty, as here: rows that are made up, and rows of the test split.
+        Empty, as here: synthetic rows, and rows of the test split.
         """
         return {}
 

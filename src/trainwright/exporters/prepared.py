@@ -17,7 +17,7 @@ from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.exporters.base import Exporter, Input, class_axis, names_classes
 from trainwright.exporters.certificates import columns
-from trainwright.exporters.certificates.inputs import raw_inputs_of, tokenizer_json
+from trainwright.exporters.certificates.inputs import inputs_of, tokenizer_json
 from trainwright.exporters.certificates.reader import TOKENIZER, beside
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import task_for
@@ -50,7 +50,7 @@ class PreparedExporter(Exporter):
 
     def inputs(self, predictor: Predictor) -> Sequence[Input]:
         """Return the raw columns; images, tokens or arrays."""
-        return raw_inputs_of(predictor)
+        return inputs_of(predictor)
 
     def steps(self, path: Path, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         """Return the features of each column, and all features."""

@@ -18,6 +18,7 @@ from trainwright.storage.ownership import signature
 
 EXPORTS = "exports.json"  # of a run: what was exported from it
 _FORMAT = 1  # of certificates
+_SHOWN = 40  # characters of a value that is wrong
 
 
 class ArtifactDir(RunDir):
@@ -76,7 +77,10 @@ def read_certificate(path: Path) -> Certificate:
     except FileNotFoundError:
         raise InputError(f"{path} has no certificate: there is no {file.name} with it") from None
     except ValidationError as error:
-        raise InputError(f"{file} is no certificate: {error.errors()[0]['msg']}") from error
+        raise InputError(
+            f"{file} is no certificate: {_wrong(error)}; it was edited or cut off: "
+            "take the one that came with the model, or export its run again"
+        ) from error
     if found.format_version > _FORMAT:
         raise OtherFormatError(
             f"{file} has format {found.format_version}, and this Trainwright reads up to {_FORMAT}: use a "
@@ -122,3 +126,14 @@ def is_recorded(run: RunDir, path: Path) -> bool:
     signed = signature(run.path, content, EXPORTS)
     kept = [one.get("signature") or "" for one in exports_of(run)]
     return signed is not None and any(hmac.compare_digest(one.encode(), signed.encode()) for one in kept)
+
+
+def _wrong(error: ValidationError) -> str:
+    """Return what is wrong with a certificate first."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return "it is not JSON"
+    key = ".".join(map(str, first["loc"])) or "it"
+    if first["type"] == "missing":
+        return f"`{key}` is missing"
+    return f"`{key}` has the value {str(first['input'])[:_SHOWN]!r}, which is none of its kind"

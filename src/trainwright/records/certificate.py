@@ -27,11 +27,11 @@ class Certificate(Record):
         files: Bytes and SHA-256 of each file, by its name.
         tolerance: The largest difference that is allowed, beside a value's size where that is above 1.
         compared: Rows, the largest and mean difference (relative to values above 1), the share of equal
-            labels, and the sizes of batches.
+            labels (of the test rows, if there are any), and the sizes of batches.
         latency_seconds: The median time of a call, by the number of rows.
         data: The description of the data, as a run keeps it: how rows are read, and what outputs mean.
         config: The config of the run without trackers and secrets, for its metrics and the options of files.
-        edge_rows: Rows that were made up: their names, inputs and outputs.
+        edge_rows: Synthetic rows: their names, inputs and outputs.
         test_rows: Keys of real rows, and the outputs for them; the rows themselves are not kept.
     """
 

@@ -13,9 +13,19 @@ from trainwright.records.document import Document, Name, Record
 from trainwright.redact import fingerprinted
 
 Json = dict[str, Any]
-KINDS = ("config", "data", "code", "environment", "model", "weights")  # of inputs, as differences are listed
+KINDS = (
+    "config",
+    "data",
+    "code",
+    "file",
+    "variable",
+    "environment",
+    "model",
+    "weights",
+)  # of inputs, as listed
 SEMANTICS_OF = "semantics of "  # begins the name of a difference in our own code
 WITHOUT_VALUE = "without a value"  # names, in `model`, the attributes that no two runs can be compared by
+MISSING = "missing"  # instead of the hash of a file that was looked for
 _SHOWN_CHARACTERS = 40  # of a value in a message
 _SHOWN_FILES = 3  # that have changed
 
@@ -24,7 +34,7 @@ _SHOWN_FILES = 3  # that have changed
 class Difference:
     """An input that differs between two runs.
 
-    `input` is config, data, code, environment, model or weights.
+    `input` is one of `KINDS`.
     """
 
     input: str
@@ -114,6 +124,42 @@ class CodeIdentity(Record):
     edited: dict[str, str] = Field(default_factory=dict)
     without_value: list[str] = Field(default_factory=list)
     git: GitState | None = None
+
+
+class ObservedInputs(Record):
+    """The inputs that nobody declared, and that the user's code was seen to read.
+
+    `files` has the SHA-256 of each file by its path, which is relative within the working directory, or
+    `missing`; of a folder that was listed (`name/`), that of the names in it; of one from which very many
+    files were read (`name/*`), that of all files in it. `variables` has the beginning of the SHA-256 of each
+    environment variable, or `unset`; None where the name is like that of a credential: it is not compared.
+    `unseen` names what was used and cannot be observed.
+    """
+
+    files: dict[str, str] = Field(default_factory=dict)
+    variables: dict[str, str | None] = Field(default_factory=dict)
+    unseen: list[str] = Field(default_factory=list)
+
+    def differences(self, now: ObservedInputs) -> list[Difference]:
+        """Return the files and variables that both have read, and that have changed.
+
+        A file that is gone may be there under another name, where data have moved.
+        """
+        known = set(now.files.values()) - {MISSING}
+        files = {
+            name: state
+            for name, state in self.files.items()
+            if name in now.files and not (now.files[name] == MISSING and state in known)
+        }
+        variables = {
+            name: state
+            for name, state in self.variables.items()
+            if state is not None and now.variables.get(name) is not None
+        }
+        return [
+            *_compare("file", files, {name: now.files[name] for name in files}),
+            *_compare("variable", variables, {name: now.variables[name] for name in variables}),
+        ]
 
 
 class NumericEnvironment(Record):
@@ -302,6 +348,7 @@ class Manifest(Document):
     computation: Json = Field(default_factory=dict)
     data: DataIdentity = Field(default_factory=DataIdentity)
     code: CodeIdentity = Field(default_factory=CodeIdentity)
+    observed: ObservedInputs = Field(default_factory=ObservedInputs)
     environment: Environment = Field(default_factory=Environment)
     placement: Json = Field(default_factory=dict)
     model: dict[str, str] = Field(default_factory=dict)
@@ -348,7 +395,9 @@ class Manifest(Document):
         differences["data"] = _compare("data", _data_view(self, now), _data_view(now, self))
         differences["code"] = _compare_code(self, now)
         differences["environment"] = self.environment.differences(now.environment)
-        return [difference for kind in KINDS for difference in differences[kind]]
+        for one in self.observed.differences(now.observed):
+            differences.setdefault(one.input, []).append(one)
+        return [difference for kind in KINDS for difference in differences.get(kind, ())]
 
     def _model_view(self, manifest: Manifest) -> Json:
         """Return the model of a manifest, without what the training of this run has changed in an object."""
@@ -359,10 +408,11 @@ class Manifest(Document):
     def shared_differences(self, other: Manifest) -> list[Difference]:
         """Return what differs in the inputs that this run shares with another one of its study.
 
-        It is the data, as far as both prepare the same; the sources that both have imported; and, where the
-        models are the same and `init_from` names their weights, the initial weights.
+        It is what the user's code was seen to read in both; the data, as far as both prepare the same; the
+        sources that both have imported; and, where the models are the same and `init_from` names their
+        weights, the initial weights.
         """
-        found: list[Difference] = []
+        found = self.observed.differences(other.observed)
         if self._values_of("data.", "experiment.seed") == other._values_of("data.", "experiment.seed"):
             found += _compare("data", _data_view(self, other), _data_view(other, self))
             initialised = bool(self.init_from) and self.init_from == other.init_from
@@ -388,6 +438,7 @@ class Manifest(Document):
             "computation",
             "data",
             "code",
+            "observed",
             "environment",
             "placement",
             "model",

@@ -258,6 +258,7 @@ def inputs(run: RunFiles) -> Section | None:
     if manifest is None:
         return None
     code, environment, git = manifest.code, manifest.environment, manifest.code.git
+    variables = manifest.observed.variables
     dirty = ", with uncommitted changes" if git and git.dirty else ""
     return {
         "environment": _facts(
@@ -282,6 +283,10 @@ def inputs(run: RunFiles) -> Section | None:
             ("initial state", manifest.initial.state_digest if manifest.initial else None),
         ),
         "modules": list(code.modules.items()),
+        "observed": [
+            *manifest.observed.files.items(),
+            *((f"${name}", value) for name, value in variables.items() if value),
+        ],
         "packages": list(environment.packages.items()),
     }
 

@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from os import F_OK, access
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trainwright.config.schema import RunConfig
 from trainwright.engine.journal import Journal
@@ -29,14 +29,15 @@ from trainwright.errors import (
 )
 from trainwright.process.global_random import preserved_generators
 from trainwright.process.module_sources import imported_so_far
+from trainwright.process.observation import current
 from trainwright.records.manifest import Manifest
 from trainwright.records.result import Result
 from trainwright.records.status import TESTED, Ended, Status
 from trainwright.runs.cleanup import discard_run
-from trainwright.runs.code_identity import with_later_imports
 from trainwright.runs.decisions import repeats
 from trainwright.runs.lookup import refuse_compressed
 from trainwright.runs.manifest import lower_tier, unsaved_reason
+from trainwright.runs.observed import unseen_reason, with_later_inputs
 from trainwright.runs.outcome import EVALUATED, evaluate_outcome, result_so_far
 from trainwright.runs.processes.isolation import keeping_freed_memory, one_at_a_time
 from trainwright.runs.processes.placement import placed_config
@@ -98,7 +99,7 @@ class _Attempt:
         self._before = request.run.status_on_disk()
         self._session = open_session(request.run, world, request.resolved.config.checkpoint)
         self._startup = Startup(request, self._session, world)
-        self._imported: tuple[int, str, int] | None = None  # what was imported at the last check
+        self._noted: tuple[Any, ...] = ()  # what was imported and read at the last check
         self._result: Result | None = None  # set when the training has ended
 
     def go(self) -> Result:
@@ -218,8 +219,8 @@ class _Attempt:
         saver.resume_from(state, components.rules.best_steps(state.evaluations))
         before = components.learner.unsaved_state()
         with keeping_freed_memory():
-            status = loop.run(lambda: self._check_unsaved(components, before), self._note_imports)
-        self._note_imports()
+            status = loop.run(lambda: self._check_unsaved(components, before), self._note_inputs)
+        self._note_inputs()
         self._check_files(components, loop)
         # The digest is computed while the last save is written.
         result = self._result = self._result_so_far(components, state, status)
@@ -276,14 +277,18 @@ class _Attempt:
                 return self._result_so_far(components, state, "failed")
         return result_so_far(self._startup.manifest, components, state, "failed", self._session.number)
 
-    def _note_imports(self) -> None:
-        """Record the user's modules that were imported since the code of the run was identified."""
-        if self._world.is_main and (now := imported_so_far()) != self._imported:
-            self._imported, startup = now, self._startup
-            code = with_later_imports(startup.manifest.code, startup.imported)
-            if code is not startup.manifest.code:
-                startup.manifest = startup.manifest.model_copy(update={"code": code})
-                self._run.write(Manifest.FILE, startup.manifest)
+    def _note_inputs(self) -> None:
+        """Record what the user's code has imported and read since the inputs of the run were recorded."""
+        if not self._world.is_main:
+            return
+        observation = current()
+        now = (*imported_so_far(), observation.size if observation else 0)
+        if now != self._noted:
+            self._noted, startup = now, self._startup
+            manifest = with_later_inputs(startup.manifest, startup.imported, self._run)
+            if manifest is not startup.manifest:
+                startup.manifest = manifest
+                self._run.write(Manifest.FILE, manifest)
 
     def _check_unsaved(self, components: Components, before: Mapping[str, str]) -> bool:
         """Lower the determinism tier if training has changed state that no checkpoint holds; return whether.
@@ -305,23 +310,29 @@ class _Attempt:
         return True
 
     def _check_files(self, components: Components, loop: Loop) -> None:
-        """Lower the determinism tier if files that samples are read from were changed during the training.
+        """Lower the determinism tier if what was read has changed, or what was used cannot be observed.
 
         Raises:
             DataError: The config demands `bitwise`.
         """
-        found = self._world.gather(components.files.changed())
-        changed = sorted({name for names in found for name in names})
-        if not changed:
+        observation = current()
+        read = [*components.files.changed(), *(observation.changed() if observation else [])]
+        unseen = unseen_reason()
+        found = self._world.gather((read, [] if unseen is None else [unseen]))
+        changed = sorted({name for names, _ in found for name in names})
+        reasons = [reason for _, reasons in found for reason in reasons][:1]
+        if changed:
+            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+            reasons.insert(0, f"files that are read were changed during the training: {changed[0]}{more}")
+        if not reasons or (not changed and self._startup.manifest.determinism.tier == "statistical"):
             return
-        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        reason = f"files that samples are read from were changed during the training: {changed[0]}{more}"
         if self._world.is_main:
-            loop.parts.recorder.event(loop.state.step, "data_changed", files=changed[:_NAMED])
-            log.warning("determinism: statistical, since %s; the weights may be of old and new data", reason)
-            self._startup.manifest = lower_tier(self._run, self._startup.manifest, reason)
+            if changed:
+                loop.parts.recorder.event(loop.state.step, "data_changed", files=changed[:_NAMED])
+            log.warning("determinism: statistical, since %s", reasons[0])
+            self._startup.manifest = lower_tier(self._run, self._startup.manifest, reasons[0])
         if components.config.training.determinism == "bitwise":
-            raise DataError(f"training.determinism: bitwise was requested, but {reason}; start a new run")
+            raise DataError(f"training.determinism: bitwise was requested, but {reasons[0]}")
 
     def _end(self, result: Result, loop: Loop) -> None:
         recorder = loop.parts.recorder

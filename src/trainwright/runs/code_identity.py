@@ -97,6 +97,11 @@ def changed_modules(before: CodeIdentity) -> dict[str, Path]:
     return changed
 
 
+def module_files(code: CodeIdentity) -> set[str]:
+    """Return the files that the modules of a run were imported from, without links."""
+    return {str(file[0]) for name in code.modules if (file := _user_file(sys.modules.get(name))) is not None}
+
+
 def with_later_imports(code: CodeIdentity, since: Collection[str]) -> CodeIdentity:
     """Return the identity with the user's modules that were imported after it was made.
 

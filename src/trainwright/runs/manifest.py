@@ -15,6 +15,7 @@ from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle
 from trainwright.errors import ChangedInputsError, InputError
 from trainwright.frameworks.base import Framework
+from trainwright.process.observation import current
 from trainwright.records.data import DataDescription
 from trainwright.records.manifest import (
     SEMANTICS_OF,
@@ -33,6 +34,7 @@ from trainwright.runs.data.identity import data_inputs
 from trainwright.runs.environment import environment_inputs
 from trainwright.runs.frameworks import framework_name
 from trainwright.runs.objects import Objects
+from trainwright.runs.observed import observed_inputs
 from trainwright.runs.semantics import in_words, versions
 from trainwright.runs.wiring import Components
 from trainwright.types import Determinism
@@ -49,7 +51,7 @@ def make_manifest(
     components: Components,
     determinism: Determinism,
     initial: str,
-    known: Collection[str] = (),
+    before: Manifest | None = None,
 ) -> Manifest:
     """Return all inputs of the computation as they are now.
 
@@ -60,11 +62,14 @@ def make_manifest(
         components: What was built from them.
         determinism: How exactly the run can be repeated.
         initial: The digest of the initial weights.
-        known: The modules that the run has used before, which may be imported later than now.
+        before: The manifest of the run, if it has begun before: the modules and files that it names may be
+            read later than now.
     """
     here = Path.cwd()
     config, definition = components.config, dict(components.learner.definition())
     roots = code_roots(resolved, objects, components.framework, definition)
+    known = before.code.modules if before else ()
+    code = code_inputs(roots, here, known, model=objects.model, data=components.bundle.code)
     return Manifest(
         run_id=run.id,
         experiment=run.experiment,
@@ -79,7 +84,8 @@ def make_manifest(
         computation_hash=resolved.computation_hash(),
         computation=resolved.computation(),
         data=_identity(components.bundle),
-        code=code_inputs(roots, here, known, model=objects.model, data=components.bundle.code),
+        code=code,
+        observed=observed_inputs(current(), code, run, before.observed if before else None),
         environment=environment_inputs(
             components.inputs.threads,
             components.learner.describe(),

@@ -11,7 +11,7 @@ import numpy as np
 
 from trainwright.errors import InputError
 from trainwright.evaluation.metrics import LOSS, evaluate_predictions, wanted_metrics
-from trainwright.exporters.certificates.inputs import raw_inputs_of
+from trainwright.exporters.certificates.inputs import inputs_of
 from trainwright.exporters.certificates.reader import latency
 from trainwright.exporters.certificates.samples import real_rows
 from trainwright.inference.bad_rows import count_of, take
@@ -42,7 +42,7 @@ class PredictionComparison:
 
     `models`: the runs' ids, or the paths of exported models; `rows`: their number, and `source`: where they
     come from; the differences are those of outputs, probabilities or values; `equal_labels`: the share of
-    rows with the same label, None where there are no labels; `worst`: the rows that differ most; `numbers`:
+    rows with the same label or mask, None where there are none; `worst`: those that differ most; `numbers`:
     metrics where targets are known, the seconds of a call, and the bytes of the weights or the files.
     """
 
@@ -78,10 +78,12 @@ def compare_on_file(models: Sequence[Predictor], file: str, within: Within) -> P
         within: Returns the context in which what a model's config names is imported.
 
     Raises:
-        InputError: They have other tasks or outputs.
+        InputError: They have other tasks or outputs, or predict masks, which no column of a file has.
         DataError: The file cannot be read.
     """
     _check(models)
+    if task_for(models[0].info).gives_masks:
+        raise InputError("masks are compared on the test split of the models' run: leave --data out")
     found = []
     for model in models:
         rows = model.files.read(file)
@@ -107,7 +109,7 @@ def compare_on_split(models: Sequence[Predictor], owner: Predictor, within: With
     _check(models)
     with within(owner):
         bundle = owner.load_data()
-    sample = real_rows(bundle, owner, raw_inputs_of(owner))
+    sample = real_rows(bundle, owner, inputs_of(owner))
     if sample is None:
         raise InputError(
             f"run {owner.run.id} has no raw rows to compare on: give a file of rows, --data FILE"
@@ -118,12 +120,14 @@ def compare_on_split(models: Sequence[Predictor], owner: Predictor, within: With
     found = []
     for model in models:
         outputs = model.outputs(sample.rows)
-        ids = np.arange(len(outputs), dtype=np.int64)
-        part = Predictions(ids, outputs, targets, loss=float("nan"), weights=weights)
-        with within(model):
-            wanted = wanted_metrics(model.config, model.info)
-            result = evaluate_predictions([part], wanted, model.info, "test")
-        found.append(_measured(model, sample.rows, result.metrics))
+        metrics: Mapping[str, float] = {}
+        if not task_for(model.info).sums:  # which only a model itself makes of its outputs
+            ids = np.arange(len(outputs), dtype=np.int64)
+            part = Predictions(ids, outputs, targets, loss=float("nan"), weights=weights)
+            with within(model):
+                wanted = wanted_metrics(model.config, model.info)
+                metrics = evaluate_predictions([part], wanted, model.info, "test").metrics
+        found.append(_measured(model, sample.rows, metrics))
     return _compared(models, found, sample.names, f"the {name} split of run {owner.run.id}")
 
 
@@ -170,7 +174,10 @@ def _compared(
         )
     apart = np.abs(first.outputs.astype(np.float64) - second.outputs).reshape(len(names), -1)
     by_row = apart.max(axis=1)
-    same = [one == other for one, other in zip(first.labels, second.labels, strict=True)]
+    same = [
+        all(np.array_equal(one, other) for one, other in zip(*pair, strict=True))  # a mask is an array
+        for pair in zip(first.labels, second.labels, strict=True)
+    ]
     has_labels = task_for(models[0].info).gives_probabilities
     order = [i for i in np.argsort(-by_row, kind="stable")[:_WORST].tolist() if by_row[i] > 0]
     return PredictionComparison(

@@ -15,6 +15,7 @@ from trainwright.datasets.samples.file_hashes import reading_again
 from trainwright.errors import TrainwrightError
 from trainwright.process.environ import asked_threads
 from trainwright.process.global_random import preserved_global_random, seed_global_random
+from trainwright.process.observation import current
 from trainwright.records.data import DataDescription
 from trainwright.records.decision import MEASURED, NEUTRAL, journalled_decisions
 from trainwright.records.journal import read
@@ -32,6 +33,7 @@ from trainwright.runs.frameworks import copied_model, framework_name
 from trainwright.runs.lookup import warn_of_unused
 from trainwright.runs.manifest import code_roots, make_manifest
 from trainwright.runs.objects import Objects
+from trainwright.runs.observed import observed_inputs
 from trainwright.runs.processes.state import weights_digest
 from trainwright.runs.processes.threads import available_threads, default_threads
 from trainwright.runs.run_config import read_config
@@ -245,6 +247,7 @@ def _light_inputs(run: RunDir, resolved: Resolved, objects: Objects, device: str
         semantics=versions(framework_name(config)),
         computation=resolved.computation(),
         environment=environment_inputs(threads, {**before.environment.framework, "device": device}),
+        observed=observed_inputs(current(), before.code, run, before.observed),
         **{name: getattr(before, name) for name in ("data", "code", "model", "weights")},
     )
     if before.differences(now):
@@ -276,6 +279,6 @@ def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Pat
     if source is not None and source.exists():
         initialize(components, source)
     determinism = framework.determinism(config)
-    known = run.require_manifest().code.modules
+    before = run.require_manifest()
     initial = weights_digest(components.learner, components.inputs.world)
-    return make_manifest(run, resolved, objects, components, determinism, initial, known)
+    return make_manifest(run, resolved, objects, components, determinism, initial, before)

@@ -12,19 +12,21 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from trainwright import plugins
+from trainwright.config.schema import RunConfig
 from trainwright.digest import digest, sha256_bytes
 from trainwright.engine.checkpoint import RunCheckpoints
 from trainwright.engine.state import RunState
 from trainwright.errors import CheckpointError
 from trainwright.process.global_random import seed_global_random
+from trainwright.process.observation import current
 from trainwright.records.commit import Commit
 from trainwright.records.decision import Decision, Decisions, journalled_decisions
-from trainwright.records.manifest import Manifest
+from trainwright.records.manifest import DeterminismRecord, Manifest
 from trainwright.redact import redacted
 from trainwright.require import import_paths, open_process
 from trainwright.runs.children.origin import Origin
 from trainwright.runs.children.passed_weights import keep_passed
-from trainwright.runs.code_identity import with_later_imports, with_modules
+from trainwright.runs.code_identity import with_modules
 from trainwright.runs.decisions import (
     known_decisions,
     note_processes,
@@ -34,6 +36,7 @@ from trainwright.runs.decisions import (
 )
 from trainwright.runs.frameworks import copied_model, framework_name
 from trainwright.runs.manifest import checked_determinism, make_manifest
+from trainwright.runs.observed import note_clock, unseen_reason, with_later_inputs
 from trainwright.runs.processes.nodes import SharedFiles
 from trainwright.runs.processes.placement import config_and_threads, say_threads
 from trainwright.runs.processes.ranks import require_same_state
@@ -115,6 +118,8 @@ class Startup:
         self._session = session
         self._world = world
         self.imported = frozenset(sys.modules)  # before the run imported anything
+        if (observation := current()) is not None:
+            observation.begin_attempt()
 
     def prepare(self) -> Ready:
         """Build everything, and restore the newest checkpoint, or prepare to repeat the parent's steps."""
@@ -253,18 +258,18 @@ class Startup:
     ) -> Manifest:
         """Record the inputs of the run, or compare them with the recorded ones; return the manifest."""
         before, request = past.manifest, self._request
-        known = before.code.modules if before else ()
         now = make_manifest(
-            self._run, request.resolved, request.objects, components, determinism, initial, known
+            self._run, request.resolved, request.objects, components, determinism, initial, before
         )
         init_from = redacted(str(source)) if source else None
+        now = _with_unseen(now, components.config)
         now = now.model_copy(update={"init_from": init_from, "parent": request.parent})
         if before and source and past.has_lost(source):  # the checkpoint was trained from the initial weights
             now = now.model_copy(update={"weights": before.weights})
         now = self.origin.record(now)
         environment, differs = now.environment.numeric(), False
         if before is None:
-            now = now.model_copy(update={"code": with_later_imports(now.code, self.imported)})
+            now = with_later_inputs(now, self.imported, self._run)
             check_alike(request, now)
             now = self.origin.check_new(now, components, allow_change=request.allow_change)
             manifest = record_inputs(self._run, now, components.bundle, provable=past.commit is None)
@@ -378,3 +383,17 @@ class Startup:
                 f"checkpoint {commit.name} was restored with digest {restored}, not {commit.state_digest}"
             )
         return RunState.from_json(saved)
+
+
+def _with_unseen(manifest: Manifest, config: RunConfig) -> Manifest:
+    """Return the manifest with a lower tier where the user's code uses what cannot be observed.
+
+    Raises:
+        InputError: The config demands `bitwise`.
+    """
+    note_clock(manifest.code)
+    reason = unseen_reason()
+    if reason is None or manifest.determinism.tier == "statistical":
+        return manifest
+    lowered = checked_determinism(config, Determinism("statistical", reason))
+    return manifest.model_copy(update={"determinism": DeterminismRecord(**lowered._asdict())})

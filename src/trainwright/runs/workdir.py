@@ -14,6 +14,7 @@ from pathlib import Path
 from trainwright.config import Resolved
 from trainwright.errors import ChangedInputsError, InputError
 from trainwright.process.environ import temporary_environment
+from trainwright.process.observation import observing
 from trainwright.records.creation import Creation
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import StudyRecord
@@ -211,7 +212,7 @@ def working_in(
     is_code = folder.resolve() in [path.resolve() for path in code]
     # Processes of Python that start in here, ours or those of libraries, import from it only if it is code.
     apart = {} if is_code else {"PYTHONSAFEPATH": "1"}
-    with contextlib.chdir(folder), temporary_environment(apart):
+    with contextlib.chdir(folder), temporary_environment(apart), observing():
         sys.path[:] = during
         try:
             yield

@@ -177,7 +177,7 @@ class ExporterSuite:
             api.verify_certificate(path, trust=True)
         if not self.finds_damage:
             return
-        from trainwright.exporters.certificates.certify import files_of
+        from trainwright.exporters.certificates.files import files_of
 
         known = json.loads(certificate_of(path).read_text())
         certificate_of(path).write_text(json.dumps({**known, "files": files_of(path)}))
@@ -196,7 +196,7 @@ class ExporterSuite:
             self.damage(path)
 
         monkeypatch.setattr(self.exporter, "write", wrong)
-        with pytest.raises(DifferentArtifactError, match=r"predicts something else than run .* nothing was"):
+        with pytest.raises(DifferentArtifactError, match=r"run .*; nothing was written"):
             self.exported(run_of(next(iter(self.models))), tmp_path)
         assert list(tmp_path.iterdir()) == []
 

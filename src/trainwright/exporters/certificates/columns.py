@@ -17,6 +17,7 @@ import numpy as np
 from trainwright.exporters.certificates.reader import Arrays, Model
 
 About = Mapping[str, Any]  # the content of columns.json, or of one of its columns
+_COLUMNS_FORMAT = 1
 _DAY = 86_400_000_000  # microseconds
 _CYCLES = {"month": 12, "day": 31, "weekday": 7, "hour": 24, "minute": 60}
 _FIRST = {"month": 1, "day": 1}
@@ -32,7 +33,7 @@ def open_prepared(folder: Path, open_model: Callable[[Path, About], Callable[[Ar
         open_model: Opens the model in it, a function from `features` (rows, features) or from arrays by name
             to outputs (rows, ...).
     """
-    about = json.loads((folder / "columns.json").read_text(encoding="utf-8"))
+    about = read_columns(folder)
     model = open_model(folder, about)
 
     def predict(feeds: Arrays) -> dict[str, Any]:
@@ -46,6 +47,21 @@ def open_prepared(folder: Path, open_model: Callable[[Path, About], Callable[[Ar
         return predictions_of(about, np.asarray(model(given)))
 
     return predict
+
+
+def read_columns(folder: Path) -> About:
+    """Return the content of `columns.json`.
+
+    Raises:
+        ValueError: It has a format that this reader does not know.
+    """
+    about: About = json.loads((folder / "columns.json").read_text(encoding="utf-8"))
+    if about["format_version"] != _COLUMNS_FORMAT:
+        raise ValueError(
+            f"{folder / 'columns.json'} has format {about['format_version']}, and this reader reads "
+            f"{_COLUMNS_FORMAT}: use that of the artifact"
+        )
+    return about
 
 
 def scaled(image: About, pixels: Any) -> Any:

@@ -250,9 +250,12 @@ def differing(outputs: Arrays, wanted: Arrays, labels: Sequence[str], tolerance:
 
 
 def ties(probabilities: Any, axis: int, tolerance: float) -> Any:
-    """Return for each answer whether its two most probable classes differ by no more than the tolerance."""
+    """Return for each answer whether its two most probable classes may change places.
+
+    Each probability may differ by the tolerance.
+    """
     ordered = np.moveaxis(np.sort(probabilities, axis=axis), axis, -1)
-    return np.asarray(ordered[..., -1] - ordered[..., -2] <= tolerance)
+    return np.asarray(ordered[..., -1] - ordered[..., -2] <= 2 * tolerance)
 
 
 def _plain(value: Any) -> Any:

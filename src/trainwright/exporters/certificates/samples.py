@@ -27,7 +27,6 @@ from trainwright.types import ATTENTION_MASK, FEATURES, INPUT_IDS, SPLITS, Array
 
 log = logging.getLogger("trainwright")
 
-NAT = np.iinfo(np.int64).min  # a missing time
 _UNSEEN = "\N{SNOWMAN} not a category"
 _TEXTS = {
     "an empty text": "",
@@ -99,14 +98,18 @@ def own_data(predictor: Predictor) -> DataBundle | None:
     except (InputError, DataError) as error:
         reason = str(error).partition("\n")[0].partition("; ")[0]
         log.warning(
-            "the exported model is compared on made-up rows alone, as the run's data are not there: %s",
+            "the exported model is compared on synthetic rows alone, as the run's data are not there: %s",
             reason,
         )
         return None
 
 
 def real_rows(
-    bundle: DataBundle, predictor: Predictor, inputs: Sequence[Input], most: int = 1000
+    bundle: DataBundle,
+    predictor: Predictor,
+    inputs: Sequence[Input],
+    most: int = 1000,
+    split: SplitName | None = None,
 ) -> Sample | None:
     """Return rows of the test split, else of the validation or training split; None: they are not kept.
 
@@ -115,37 +118,45 @@ def real_rows(
         predictor: The model of a run.
         inputs: The inputs of the artifact.
         most: The number of rows, at most.
+        split: Another split.
     """
-    split = next(name for name in reversed(SPLITS) if name in bundle.splits)
+    last: SplitName = next(name for name in reversed(SPLITS) if name in bundle.splits)
+    chosen = last if split is None else split
     if isinstance(predictor.preparation, RawPreparation):
-        return _rows_of_frame(bundle, split)
-    kept = bundle.examples.get(split)
+        return _rows_of_frame(bundle, chosen, 100 if split is None else most)
+    kept = bundle.examples.get(chosen)
     if predictor.preparation is not None and kept is None:
         return None
-    count = min(len(bundle.splits[split] if kept is None else kept), most)
+    count = min(len(bundle.splits[chosen] if kept is None else kept), most)
     ids = np.arange(count, dtype=np.int64)
     if kept is None:
-        batch = bundle.splits[split].take(ids)
+        batch = bundle.splits[chosen].take(ids)
         rows: Any = {one.name: batch[one.name] for one in inputs}
     else:
         rows = kept.take(ids) if hasattr(kept, "take") else kept[:count]
-    return Sample(rows, [f"row {i} of the {split} split" for i in range(count)], tokenizer_json(predictor))
+    return Sample(rows, [f"row {i} of the {chosen} split" for i in range(count)], tokenizer_json(predictor))
 
 
-def _rows_of_frame(bundle: DataBundle, split: SplitName) -> Sample:
+def _rows_of_frame(bundle: DataBundle, split: SplitName, most: int) -> Sample:
     """Return the first rows of a split as a data frame, which a pipeline gets."""
-    rows = bundle.splits[split].take(np.arange(min(len(bundle.splits[split]), 100), dtype=np.int64))
+    rows = bundle.splits[split].take(np.arange(min(len(bundle.splits[split]), most), dtype=np.int64))
     frame = rows[FEATURES]
     return Sample(frame, [f"row {i} of the {split} split" for i in range(len(frame))])
 
 
-def edge_rows(predictor: Predictor, inputs: Sequence[Input]) -> Sample:
-    """Return rows that are made up: a usual one, and for each column missing, unseen and extreme values."""
+def edge_rows(predictor: Predictor, inputs: Sequence[Input], *, within: bool = False) -> Sample:
+    """Return synthetic rows: a usual one, and for each column missing, unseen and extreme values.
+
+    Args:
+        predictor: The model of a run.
+        inputs: The inputs of the artifact.
+        within: Leave out numbers and times beyond those of the training rows.
+    """
     preparation = predictor.preparation
     if isinstance(preparation, RawPreparation):
         return _edges_of_frame(inputs)
     if isinstance(preparation, TabularPreparation):
-        return _edges_of_columns(preparation, predictor.stored.data.ranges)
+        return _edges_of_columns(preparation, predictor.stored.data.ranges, within=within)
     if isinstance(preparation, TextPreparation):
         texts = dict(_TEXTS)
         rows: Any = [text.split() for text in texts.values()] if preparation.of_words else [*texts.values()]
@@ -155,7 +166,8 @@ def edge_rows(predictor: Predictor, inputs: Sequence[Input]) -> Sample:
         return Sample([*images.values()], [*images])
     names = ["zeros", "ones", "minus ones", "large", "small"]
     vocabulary = predictor.info.vocab_size or predictor.info.outputs
-    return Sample({one.name: _edges_of_arrays(one, vocabulary) for one in inputs}, names)
+    made = Sample({one.name: _edges_of_arrays(one, vocabulary) for one in inputs}, names)
+    return made.take([i for i, name in enumerate(names) if name != "large"]) if within else made
 
 
 def _edges_of_images(shape: Sequence[int]) -> dict[str, Array]:
@@ -176,7 +188,7 @@ def _edges_of_images(shape: Sequence[int]) -> dict[str, Array]:
 
 
 def _edges_of_frame(inputs: Sequence[Input]) -> Sample:
-    """Return rows of a data frame that are made up, for a pipeline that prepares its columns itself."""
+    """Return synthetic rows of a data frame, for a pipeline that prepares its columns itself."""
     import pandas as pd
 
     values: Mapping[str, Sequence[Any]] = {
@@ -202,11 +214,13 @@ def _edges_of_arrays(one: Input, vocabulary: int) -> Array:
     return np.ascontiguousarray(shaped.astype(one.dtype))
 
 
-def _edges_of_columns(preparation: TabularPreparation, ranges: Mapping[str, Sequence[Any]]) -> Sample:
+def _edges_of_columns(
+    preparation: TabularPreparation, ranges: Mapping[str, Sequence[Any]], *, within: bool
+) -> Sample:
     usual = {column.name: _value(column, column.example) for column in preparation.columns}
     rows, names = [usual], ["a usual row"]
     for column in preparation.columns:
-        for name, value in _edges(column, ranges.get(column.name)):
+        for name, value in _edges(column, ranges.get(column.name), within=within):
             rows.append({**usual, column.name: value})
             names.append(f"{column.name}: {name}")
     if all(column.accepts_missing for column in preparation.columns):
@@ -218,7 +232,7 @@ def _edges_of_columns(preparation: TabularPreparation, ranges: Mapping[str, Sequ
     return Sample(Table(columns, source="the edge rows", is_typed=True), names)
 
 
-def _edges(column: Encoder, span: Sequence[Any] | None) -> Iterator[tuple[str, Any]]:
+def _edges(column: Encoder, span: Sequence[Any] | None, *, within: bool) -> Iterator[tuple[str, Any]]:
     """Yield names and values of one column, apart from its usual value."""
     if column.accepts_missing:
         yield "missing", _missing(column)
@@ -228,13 +242,14 @@ def _edges(column: Encoder, span: Sequence[Any] | None) -> Iterator[tuple[str, A
             yield f"{category!r}", category
         return
     if column.reads == "time":
-        for text in _MOMENTS:
+        for text in [*map(str, span)] if within and span is not None else _MOMENTS:
             yield text, np.datetime64(text, "us")
         return
     low, high = (0.0, 1.0) if span is None else (float(end) for end in span)
     beyond = 10 * (high - low)
     for value in dict.fromkeys([low, high, low - beyond, high + beyond, 0.0, -1.0, 1.0, (low + high) / 2]):
-        yield f"{value:g}", value
+        if not within or low <= value <= high:
+            yield f"{value:g}", value
 
 
 def _value(column: Encoder, cell: str | float) -> Any:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from trainwright.config.schema import RunConfig
-from trainwright.exporters.certificates.certify import files_of, origin_of
+from trainwright.exporters.certificates.export import origin_of
+from trainwright.exporters.certificates.files import files_of
 from trainwright.exporters.certificates.units import unit_of, warn_of_unit
 from trainwright.exporters.weights import WeightsExporter
-from trainwright.inference.whole_files import write_whole
+from trainwright.inference.whole_files import write_all
 from trainwright.plugins import adapter
 from trainwright.records.artifact import certificate_of
 from trainwright.records.certificate import Certificate
@@ -72,9 +74,12 @@ def export_weights(
         if target.is_dir():
             certificate_of(target).write_text(_text(made[0]), encoding="utf-8")
 
-    write_whole(path, write)
-    if path.is_file():
-        write_whole(certificate_of(path), lambda target: target.write_text(_text(made[0]), encoding="utf-8"))
+    files: dict[Path, Callable[[Path], object]] = {path: write}
+    if most is None:
+        files[path.with_name(f"{path.name}.certificate.json")] = lambda target: target.write_text(
+            _text(made[0]), encoding="utf-8"
+        )
+    write_all(files)
     warn_of_unit(info, certificate_of(path))
     return made[0]
 

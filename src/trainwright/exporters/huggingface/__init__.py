@@ -65,7 +65,7 @@ class _FromPretrained(Exporter):
         ]
 
     def own_rows(self, predictor: Predictor) -> Mapping[str, Mapping[str, Array]]:
-        """Return tokens that are made up, and those of the test split."""
+        """Return synthetic tokens, and those of the test split."""
         vocabulary = int(getattr(_base(predictor.native).config, "vocab_size", 2))
         inputs = self.inputs(predictor)
         edges = {one.name: _edges(one, vocabulary) for one in inputs}
@@ -77,7 +77,7 @@ class _FromPretrained(Exporter):
         return {"edge": edges, "test": {one.name: batch[one.name] for one in inputs}}
 
     def expected(self, predictor: Predictor, rows: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return the logits, (rows, classes), of texts with several those of the last token."""
+        """Return the logits, (rows, classes); of language models those of the last token."""
         torch, module = importlib.import_module("torch"), predictor.native
         with torch.no_grad():
             found = [
@@ -166,7 +166,7 @@ def _base(module: Any) -> Any:
 
 
 def _edges(one: Input, vocabulary: int) -> Array:
-    """Return made-up values of an input, (8, ...)."""
+    """Return synthetic values of an input, (8, ...)."""
     draws, shape = np.random.default_rng(0), (8, *one.shape)
     found: Array
     if one.name == INPUT_IDS:

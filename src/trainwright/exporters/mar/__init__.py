@@ -29,7 +29,7 @@ class MarExporter(PreparedExporter):
     def write_model(self, predictor: Predictor, folder: Path) -> None:
         """Write the files of the archive; see `PreparedExporter.write_model`."""
         require("torch", "torch")
-        from trainwright.exporters.certificates.certify import reader_source
+        from trainwright.exporters.certificates.script import reader_source
         from trainwright.exporters.programs import write_script
 
         write_script(predictor, folder / "model.pt", "trace")

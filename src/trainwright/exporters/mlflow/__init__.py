@@ -8,7 +8,8 @@ from pathlib import Path
 from trainwright.datasets.images.preparation import ImagePreparation
 from trainwright.datasets.texts.preparation import TextPreparation
 from trainwright.errors import InputError
-from trainwright.exporters.base import Exporter, Input, inputs_of
+from trainwright.exporters.base import Exporter, Input
+from trainwright.exporters.certificates.inputs import inputs_of
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import task_for
 from trainwright.storage.portable import write_portable

@@ -22,7 +22,13 @@ import numpy as np
 from sklearn import utils
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-from trainwright.exporters.certificates.columns import About, features_of, open_prepared, predictions_of
+from trainwright.exporters.certificates.columns import (
+    About,
+    features_of,
+    open_prepared,
+    predictions_of,
+    read_columns,
+)
 from trainwright.exporters.certificates.reader import Arrays, Model, column, main
 
 # What skops leaves to its callers to trust: functions of these names, and classes of these packages.
@@ -136,7 +142,7 @@ def open_pipeline(folder: str | Path) -> Any:
     from sklearn.pipeline import Pipeline
 
     folder = Path(folder)
-    about = json.loads((folder / "columns.json").read_text(encoding="utf-8"))
+    about = read_columns(folder)
     inputs = json.loads((folder / "certificate.json").read_text(encoding="utf-8"))["inputs"]
     kind = Regressor if about["gives"] == "values" else Classifier
     model = kind(open_estimator(folder), about)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from trainwright.datasets.tables.preparation import TabularPreparation
-from trainwright.errors import InputError
+from trainwright.errors import DataError, InputError
 from trainwright.exporters.base import Exporter, Input
-from trainwright.exporters.certificates.inputs import raw_inputs_of, tokenizer_json
+from trainwright.exporters.certificates.inputs import inputs_of, tokenizer_json
 from trainwright.exporters.certificates.reader import TOKENIZER, beside
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import name_of_framework
@@ -26,7 +26,8 @@ _CONVERTERS = {
     "keras": "trainwright.exporters.onnx.of_keras",
     "torch": "trainwright.exporters.onnx.of_torch",
 }
-
+_NETWORKS = ("torch", "keras")  # whose weights can be rounded
+_EXPORTED = ("fp16", "fp8")  # of the schemes of `compress`: they compute in floats that ONNX has
 
 _MOST_PARAMETERS = 500_000_000  # of 4 bytes each, and room for constants
 
@@ -40,6 +41,19 @@ class OnnxExporter(Exporter):
     packages = ("onnxruntime", "numpy")
     extra = "onnx"
     frameworks = tuple(_CONVERTERS)
+    choices: ClassVar[Mapping[str, Mapping[str, str]]] = {
+        "quantize": {
+            "none": "weights are float32",
+            "int8-dynamic": "linear layers multiply 8 bits; inputs are rounded by the range of each batch",
+            "int8-static": "linear and convolution layers do, by ranges of the training rows",
+            "int8-weight-only": "weights are stored in 8 bits, also of embeddings, and multiplied in float32",
+        }
+    }
+
+    @property
+    def rounds(self) -> bool:
+        """Return whether the weights are rounded."""
+        return self.options["quantize"] != "none"
 
     def write(self, predictor: Predictor, path: Path, metadata: Mapping[str, str]) -> None:
         """Write the model as a file of ONNX; see `Exporter.write`."""
@@ -54,6 +68,7 @@ class OnnxExporter(Exporter):
                 f"run {predictor.run.id}: a file of ONNX holds 2 GB, and the model has {count:,} parameters "
                 "of 4 bytes; export with --format pt2 or safetensors"
             )
+        self._check_quantization(predictor)
         convert = importlib.import_module(_CONVERTERS[name_of_framework(predictor.framework)])
         graph = Graph()
         if isinstance(predictor.preparation, TabularPreparation):
@@ -62,9 +77,53 @@ class OnnxExporter(Exporter):
             add_outputs(graph, outputs, predictor.info)
         else:
             graph = self._of_arrays(predictor, convert)
-        onnx.save(graph.model(dict(metadata)), path)
+        made = graph.model(dict(metadata))
+        onnx.save(self._quantized(made, predictor) if self.rounds else made, path)
         if (tokenizer := tokenizer_json(predictor)) is not None:
             beside(path, TOKENIZER).write_text(tokenizer, encoding="utf-8")
+
+    def _check_quantization(self, predictor: Predictor) -> None:
+        """Check that the weights of a model can be rounded, if they are to be.
+
+        Raises:
+            InputError: They decide exactly, or are rounded already.
+        """
+        how, framework = self.options["quantize"], name_of_framework(predictor.framework)
+        if self.rounds and framework not in _NETWORKS:
+            raise InputError(
+                f"run {predictor.run.id}: --option quantize={how} is for networks of PyTorch and Keras; the "
+                f"thresholds and coefficients of {framework} decide exactly: leave it out, or drop trees by "
+                "`trainwright compress --prune`"
+            )
+        manifest = predictor.run.manifest()
+        record = None if manifest is None else manifest.compression
+        scheme = None if record is None else record.recipe.quantize
+        if manifest is not None and scheme is not None and (self.rounds or scheme not in _EXPORTED):
+            parent = "PARENT" if manifest.parent is None else manifest.parent.run_id
+            nearest = how if self.rounds else scheme
+            nearest = nearest if nearest in self.choices["quantize"] else "int8-weight-only"
+            raise InputError(
+                f"run {predictor.run.id} is quantized ({scheme}) for PyTorch's own kernels; for ONNX Runtime "
+                "quantize its parent:\n"
+                f"  trainwright export {parent} model.onnx --option quantize={nearest}"
+            )
+
+    def _quantized(self, made: Any, predictor: Predictor) -> Any:
+        """Return a model with rounded weights.
+
+        Raises:
+            InputError: It has no layers for that, or the training rows are not there.
+        """
+        from trainwright.exporters.onnx.quantize import calibration_rows, quantized
+
+        how = self.options["quantize"]
+        if how != "int8-static":
+            return quantized(made, how, [])
+        try:
+            rows = calibration_rows(predictor.load_data())
+        except (InputError, DataError) as error:
+            raise InputError(f"quantize=int8-static measures ranges on the training rows: {error}") from error
+        return quantized(made, how, rows)
 
     def _of_arrays(self, predictor: Predictor, convert: Any) -> Any:
         """Return the graph of a model that takes images, tokens or other arrays.
@@ -99,7 +158,7 @@ class OnnxExporter(Exporter):
 
     def inputs(self, predictor: Predictor) -> Sequence[Input]:
         """Return the raw columns; images, tokens or arrays."""
-        inputs = raw_inputs_of(predictor)
+        inputs = inputs_of(predictor)
         is_torch = name_of_framework(predictor.framework) == "torch"
         if not is_torch and [*predictor.info.inputs] != [FEATURES]:
             raise InputError(

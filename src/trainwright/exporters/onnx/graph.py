@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -129,3 +132,16 @@ def _rename_in_bodies(node: onnx.NodeProto, names: dict[str, Value]) -> None:
             for inner in body.node:
                 inner.input[:] = [names.get(name, name) for name in inner.input]
                 _rename_in_bodies(inner, names)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence what the converters log and warn of."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

@@ -70,7 +70,7 @@ def _outputs_of_layers(module: Any, features: Array) -> dict[str, Array]:
 
 
 def first_tree(model: onnx.ModelProto, feeds: Mapping[str, Array], own: Sequence[Array]) -> str:
-    """Return the first round whose trees add something else; empty: none does.
+    """Return the name of the first tree, or round of trees, whose sums differ; empty: none does.
 
     Args:
         model: The model, which has one node of trees.

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +11,7 @@ import onnx
 
 from trainwright.errors import InputError
 from trainwright.exporters.base import names_classes
-from trainwright.exporters.onnx.graph import OPSET, Graph, Value
+from trainwright.exporters.onnx.graph import OPSET, Graph, Value, quiet
 from trainwright.require import require
 from trainwright.types import FEATURES, DataInfo
 
@@ -35,7 +31,7 @@ def add_model(graph: Graph, model: Any, info: DataInfo, features: Value) -> Valu
             f"{' and '.join(converters)}; export with --format keras, or train with another backend"
         )
     try:
-        with _quiet():
+        with quiet():
             converted = convert(model.native, info)
     except InputError:
         raise
@@ -128,16 +124,3 @@ def _of_torch(native: Any, info: DataInfo) -> onnx.ModelProto:
     spec = info.inputs[FEATURES]
     with torch.no_grad():
         return exported(Predicting().eval(), torch.zeros(2, *spec.shape, dtype=getattr(torch, spec.dtype)))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence what the converters log and warn of."""
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)

@@ -27,7 +27,7 @@ def add_model(graph: Graph, model: Model, info: DataInfo, features: Value) -> Va
     """Add an estimator, and return its predictions, (rows, outputs) or (rows, 1).
 
     Raises:
-        InputError: skl2onnx cannot convert it, or it gives no probabilities of its classes.
+        InputError: skl2onnx cannot convert it, it has no probabilities, or the training rows lack a class.
     """
     estimator = model.native
     if names_classes(info) and list(estimator.classes_) != list(range(info.outputs)):

@@ -13,6 +13,6 @@ def add_model(graph: Graph, model: Model, info: DataInfo, features: Value) -> Va
     """Add a booster, and return its predictions, (rows, outputs) float64.
 
     Raises:
-        InputError: It is linear, or its leaves have several values.
+        InputError: It is linear.
     """
     return add_ensemble(graph, xgboost.ensemble_of(model), info, features)

@@ -14,7 +14,7 @@ from trainwright.types import DataInfo
 
 
 def add_outputs(graph: Graph, outputs: Value, info: DataInfo, *, any_length: bool = False) -> None:
-    """Add the outputs: `label` and `probabilities`, or what else `certify.outputs_of` returns.
+    """Add the outputs: `label` (or `mask`) and `probabilities`, these alone, `prediction`, or `logits`.
 
     Args:
         graph: The graph.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -12,7 +12,10 @@ from onnx import TensorProto, helper
 from trainwright.exporters.base import names_classes
 from trainwright.exporters.onnx.graph import ML, Graph, Value
 from trainwright.exporters.trees import AT_MOST, MEMBER, Branch, Ensemble, Leaf, Tree
-from trainwright.types import Array, DataInfo
+from trainwright.types import DataInfo
+
+if TYPE_CHECKING:
+    from trainwright.exporters.trees.sklearn import Fitted
 
 _SUM = 1
 
@@ -29,20 +32,6 @@ def add_ensemble(graph: Graph, ensemble: Ensemble, info: DataInfo, features: Val
     if ensemble.factor != 1:
         raw = graph.add("Mul", raw, graph.constant(ensemble.factor))
     return add_link(graph, raw, ensemble.link, info)
-
-
-class Fitted(NamedTuple):
-    """A tree of scikit-learn.
-
-    Attributes:
-        tree: A `sklearn.tree._tree.Tree`.
-        values: What its nodes hold, (nodes, values) float64.
-        columns: The column of each of its features; None: they are the same.
-    """
-
-    tree: Any
-    values: Array
-    columns: Array | None = None
 
 
 def add_trees(graph: Graph, trees: Sequence[Tree], width: int, features: Value) -> Value:
@@ -114,31 +103,25 @@ def add_averaged_trees(graph: Graph, trees: Sequence[Fitted], features: Value) -
     modes: list[str] = []
     thresholds: list[float] = []
     weights: list[float] = []
-    for number, (tree, values, columns) in enumerate(trees):
-        is_leaf = tree.children_left < 0
-        missing_left = getattr(tree, "missing_go_to_left", np.zeros(tree.node_count))
-        used = np.maximum(tree.feature, 0)
-        own = (
-            [number] * tree.node_count,
-            range(tree.node_count),
-            (used if columns is None else columns[used]).tolist(),
-            np.maximum(tree.children_left, 0).tolist(),
-            np.maximum(tree.children_right, 0).tolist(),
-            missing_left.astype(int).tolist(),
-        )
-        for name, entries in zip(names, own, strict=True):
-            nodes[name] += entries
-        modes += ["LEAF" if leaf else "BRANCH_LEQ" for leaf in is_leaf]
-        thresholds += np.where(is_leaf, 0.0, tree.threshold).tolist()
-        for node in np.flatnonzero(is_leaf).tolist():
-            leaves["treeids"] += [number] * values.shape[1]
-            leaves["nodeids"] += [node] * values.shape[1]
-            leaves["ids"] += range(values.shape[1])
-            weights += (values[node] / len(trees)).tolist()
+    width = trees[0].values.shape[1]
+    for number, tree in enumerate(trees):
+        for i, node in enumerate(tree.nodes):
+            if isinstance(node, Branch):
+                own = (number, i, node.feature, node.yes, node.no, int(node.missing_is_yes))
+            else:
+                own = (number, i, 0, 0, 0, 0)
+                leaves["treeids"] += [number] * width
+                leaves["nodeids"] += [i] * width
+                leaves["ids"] += range(width)
+                weights += (tree.values[i] / len(trees)).tolist()
+            for name, entry in zip(names, own, strict=True):
+                nodes[name].append(entry)
+            modes.append("BRANCH_LEQ" if isinstance(node, Branch) else "LEAF")
+            thresholds.append(node.value if isinstance(node, Branch) else 0.0)
     return graph.ml(
         "TreeEnsembleRegressor",
         graph.cast(features, TensorProto.DOUBLE),
-        n_targets=values.shape[1],
+        n_targets=width,
         aggregate_function="SUM",
         post_transform="NONE",
         nodes_modes=modes,

@@ -13,7 +13,8 @@ from xml.etree import ElementTree
 
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.errors import InputError, MissingExtraError
-from trainwright.exporters.base import Exporter, Input, inputs_of
+from trainwright.exporters.base import Exporter, Input
+from trainwright.exporters.certificates.inputs import inputs_of
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import name_of_framework
 from trainwright.require import require

@@ -12,8 +12,6 @@ from trainwright.exporters.pmml.xml import NEAREST, Element, apply, constant, de
 from trainwright.tasks.support.transforms import TargetTransform, transform_of
 from trainwright.types import DataInfo
 
-SCHEMA_FIRST = ("MiningSchema", "Output", "LocalTransformations")  # the order of a model's first children
-
 
 class Labels:
     """The classes of a target, as PMML has them."""

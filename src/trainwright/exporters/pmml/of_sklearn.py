@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
 from sklearn.ensemble._hist_gradient_boosting.gradient_boosting import BaseHistGradientBoosting
 from sklearn.linear_model import GammaRegressor, LogisticRegression, PoissonRegressor, SGDClassifier
@@ -18,10 +17,9 @@ from trainwright.exporters.base import names_classes
 from trainwright.exporters.pmml.models import linear
 from trainwright.exporters.pmml.networks import Layer, network
 from trainwright.exporters.pmml.preparation import Features
-from trainwright.exporters.pmml.trees import averaged_trees, summed_trees, tree_of
+from trainwright.exporters.pmml.trees import averaged_trees, summed_trees
 from trainwright.exporters.pmml.xml import NEAREST, Element
-from trainwright.exporters.trees import Ensemble
-from trainwright.exporters.trees.sklearn import averaged, boosted
+from trainwright.exporters.trees.sklearn import averaged, boosted, gradient_boosted
 from trainwright.frameworks.base import Model
 from trainwright.types import DataInfo
 
@@ -32,7 +30,7 @@ def model_of(model: Model, info: DataInfo, features: Features, target: str) -> t
     """Return an estimator without its schema, and the features that it takes.
 
     Raises:
-        InputError: PMML has no model for it.
+        InputError: PMML has no model for it, or the training rows lack a class.
     """
     estimator = model.native
     if names_classes(info) and list(getattr(estimator, "classes_", [])) != list(range(info.outputs)):
@@ -43,30 +41,15 @@ def model_of(model: Model, info: DataInfo, features: Features, target: str) -> t
     if isinstance(estimator, BaseHistGradientBoosting):
         return summed_trees(boosted(estimator, info), features, info, target), features
     if isinstance(estimator, GradientBoostingClassifier | GradientBoostingRegressor):
+        if (ensemble := gradient_boosted(estimator, info)) is None:
+            raise InputError(f"gradient boosting that begins with an estimator cannot be PMML; {NEAREST}")
         single = features.as_float()  # as scikit-learn compares
-        return summed_trees(_gradient_boosted(estimator, info), single, info, target), single
+        return summed_trees(ensemble, single, info, target), single
     if (trees := averaged(estimator)) is not None:
         return averaged_trees(trees, features, info), features.as_float()
     if isinstance(estimator, MLPClassifier | MLPRegressor):
         return network(_layers(estimator), features, info, target), features
     return _linear(estimator, info, features), features
-
-
-def _gradient_boosted(estimator: Any, info: DataInfo) -> Ensemble:
-    """Return the trees of gradient boosting, whose sums begin with a constant."""
-    if not (estimator.init_ == "zero" or isinstance(estimator.init_, DummyClassifier | DummyRegressor)):
-        raise InputError(f"gradient boosting that begins with an estimator cannot be PMML; {NEAREST}")
-    rate = estimator.learning_rate
-    trees = [
-        tree_of(one.tree_, rate * one.tree_.value[:, 0, 0], number)
-        for of_round in estimator.estimators_
-        for number, one in enumerate(of_round)
-    ]
-    start = np.ravel(estimator._raw_predict_init(np.zeros((1, estimator.n_features_in_), np.float32)))
-    width = estimator.estimators_.shape[1]
-    link = "identity" if not names_classes(info) else "sigmoid" if width == 1 else "softmax"
-    is_exponential = names_classes(info) and estimator.loss == "exponential"
-    return Ensemble(trees, width, link, start.astype(np.float64), factor=2.0 if is_exponential else 1.0)
 
 
 def _layers(estimator: Any) -> list[Layer]:

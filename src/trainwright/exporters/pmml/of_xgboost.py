@@ -14,7 +14,7 @@ def model_of(model: Model, info: DataInfo, features: Features, target: str) -> t
     """Return a booster without its schema, and the features that it takes.
 
     Raises:
-        InputError: It is linear, its leaves have several values, or PMML has no model for its objective.
+        InputError: It is linear, or PMML has no model for its objective.
     """
     single = features.as_float()  # as XGBoost compares
     return summed_trees(xgboost.ensemble_of(model), single, info, target), single

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from trainwright.exporters.pmml.preparation import Features
 from trainwright.exporters.pmml.xml import Element, apply, constant, element, field, schema
 from trainwright.exporters.trees import AT_MOST, MEMBER, Branch, Ensemble, Leaf, Tree
 from trainwright.types import DataInfo
+
+if TYPE_CHECKING:
+    from trainwright.exporters.trees.sklearn import Fitted
 
 
 def summed_trees(ensemble: Ensemble, features: Features, info: DataInfo, target: str) -> Element:
@@ -26,47 +29,26 @@ def summed_trees(ensemble: Ensemble, features: Features, info: DataInfo, target:
     return chain(sums, linked(raws, values, ensemble.link, info, target), info)
 
 
-def averaged_trees(trees: Sequence[Any], features: Features, info: DataInfo) -> Element:
+def averaged_trees(trees: Sequence[Fitted], features: Features, info: DataInfo) -> Element:
     """Return a model of the mean of what the leaves of scikit-learn's trees hold, without its schema.
 
     Args:
-        trees: `sklearn.tree._tree.Tree`s; their leaves have one value or the shares of classes.
+        trees: The trees; their leaves have one value or the shares of classes.
         features: The features, in float.
         info: The description of the data.
     """
     single = features.as_float()
     models = []
     for tree in trees:
-        values = tree.value.reshape(tree.node_count, -1)
-        if values.shape[1] == 1:
-            models.append(_regression_tree(tree_of(tree, values[:, 0]), single))
+        if tree.values.shape[1] == 1:
+            models.append(_regression_tree(tree.nodes, single, tree.values[:, 0].tolist()))
         else:
-            models.append(_classification_tree(tree, values, single, info))
+            models.append(_classification_tree(tree, single, info))
     if len(models) == 1:
         (model,) = models
         model.remove(model[0])  # its schema: it becomes the document's only model
         return model
     return _combined(models, "average")
-
-
-def tree_of(tree: Any, values: Any, target: int = 0) -> Tree:
-    """Return a tree of scikit-learn, whose leaves add to a sum.
-
-    Args:
-        tree: A `sklearn.tree._tree.Tree`.
-        values: What each node adds, (nodes,).
-        target: The sum.
-    """
-    missing_left = getattr(tree, "missing_go_to_left", np.zeros(tree.node_count))
-    nodes: list[Branch | Leaf] = []
-    for i in range(tree.node_count):
-        left, right = int(tree.children_left[i]), int(tree.children_right[i])
-        if left < 0:
-            nodes.append(Leaf(target, float(values[i])))
-        else:
-            feature, value = int(tree.feature[i]), float(tree.threshold[i])
-            nodes.append(Branch(AT_MOST, feature, value, left, right, bool(missing_left[i])))
-    return nodes
 
 
 def _target(tree: Tree) -> int:
@@ -107,29 +89,31 @@ def _used(models: Sequence[Element]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _regression_tree(tree: Tree, features: Features) -> Element:
+def _regression_tree(tree: Tree, features: Features, values: Sequence[float] | None = None) -> Element:
+    """Return a tree of numbers: those of its leaves, or those given for its nodes."""
+
     def leaf(node: Element, own: int) -> None:
         one = tree[own]
         assert isinstance(one, Leaf)
-        node.set("score", repr(float(one.value)))
+        node.set("score", repr(float(one.value if values is None else values[own])))
 
     return _tree_model(tree, features, "regression", leaf)
 
 
-def _classification_tree(tree: Any, values: Any, features: Features, info: DataInfo) -> Element:
+def _classification_tree(tree: Fitted, features: Features, info: DataInfo) -> Element:
     labels = Labels(info).values
 
     def leaf(node: Element, own: int) -> None:
-        count = float(tree.weighted_n_node_samples[own])
-        node.set("score", element("Value", value=labels[int(values[own].argmax())]).get("value", ""))
+        count, values = float(tree.weights[own]), tree.values[own]
+        node.set("score", element("Value", value=labels[int(values.argmax())]).get("value", ""))
         node.extend(
             [
                 element("ScoreDistribution", value=label, recordCount=count * share, probability=share)
-                for label, share in zip(labels, values[own].tolist(), strict=True)
+                for label, share in zip(labels, values.tolist(), strict=True)
             ]
         )
 
-    return _tree_model(tree_of(tree, np.zeros(tree.node_count)), features, "classification", leaf)
+    return _tree_model(tree.nodes, features, "classification", leaf)
 
 
 def _tree_model(

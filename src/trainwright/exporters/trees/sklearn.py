@@ -1,26 +1,118 @@
-"""The trees of scikit-learn's estimators."""
+"""The trees of scikit-learn's estimators, which compare features of float32."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.dummy import DummyClassifier, DummyRegressor
+from sklearn.ensemble._bagging import BaseBagging
+from sklearn.ensemble._forest import BaseForest
+from sklearn.tree import BaseDecisionTree
 
 from trainwright.exporters.base import names_classes
 from trainwright.exporters.trees import AT_MOST, MEMBER, Branch, Ensemble, Leaf, Tree
-from trainwright.types import DataInfo
+from trainwright.types import Array, DataInfo
 
 
-def averaged(estimator: Any) -> list[Any] | None:
-    """Return the trees of a tree or forest, whose mean it predicts; None if it is neither, or for labels."""
-    from sklearn.ensemble._forest import BaseForest
-    from sklearn.tree import BaseDecisionTree
+class Fitted(NamedTuple):
+    """A tree whose leaves hold several values.
 
-    if getattr(estimator, "n_outputs_", 1) != 1 and hasattr(estimator, "classes_"):
-        return None
+    Attributes:
+        nodes: Its nodes; the values of their leaves are 0.
+        values: What the nodes hold, (nodes, values) float64: a value, shares of classes, or of each label.
+        weights: The weights of the training rows in each node, (nodes,) float64.
+    """
+
+    nodes: Tree
+    values: Array
+    weights: Array
+
+
+def fitted(estimator: Any, values: Array | None = None, columns: Array | None = None) -> Fitted:
+    """Return the tree of a decision tree.
+
+    Args:
+        estimator: The decision tree.
+        values: What its nodes hold; default: the predictions of the estimator.
+        columns: The column of each of its features; None: they are the same.
+    """
+    tree = estimator.tree_
+    nodes = _nodes(tree, np.zeros(tree.node_count), columns=columns)
+    return Fitted(nodes, values_of(estimator) if values is None else values, tree.weighted_n_node_samples)
+
+
+def averaged(estimator: Any) -> list[Fitted] | None:
+    """Return the trees whose mean an estimator predicts; None if it is no tree, forest or bag of trees."""
     if isinstance(estimator, BaseDecisionTree):
-        return [estimator.tree_]
-    return [one.tree_ for one in estimator.estimators_] if isinstance(estimator, BaseForest) else None
+        return [fitted(estimator)]
+    if isinstance(estimator, BaseForest):
+        return [fitted(one) for one in estimator.estimators_]
+    if not isinstance(estimator, BaseBagging) or not are_trees(estimator.estimators_):
+        return None
+    found = []
+    for one, columns in zip(estimator.estimators_, estimator.estimators_features_, strict=True):
+        values = values_of(one)
+        if hasattr(estimator, "classes_"):  # its trees know the classes of their own rows
+            own, values = values, np.zeros((len(values), len(estimator.classes_)))
+            values[:, np.asarray(one.classes_, np.int64)] = own
+        found.append(fitted(one, values, np.asarray(columns)))
+    return found
+
+
+def are_trees(estimators: Sequence[Any]) -> bool:
+    """Return whether estimators are decision trees."""
+    return all(isinstance(one, BaseDecisionTree) for one in estimators)
+
+
+def values_of(estimator: Any) -> Array:
+    """Return the predictions of a tree's nodes, (nodes, outputs): shares of classes, or of each label."""
+    values = estimator.tree_.value  # (nodes, outputs, classes)
+    if not hasattr(estimator, "classes_") or estimator.n_outputs_ == 1:
+        return np.asarray(values.reshape(len(values), -1))
+    labels = [
+        values[:, i, 1] if len(known) == 2 else np.full(len(values), float(known[0]))
+        for i, known in enumerate(estimator.classes_)
+    ]
+    return np.stack(labels, axis=1)
+
+
+def gradient_boosted(estimator: Any, info: DataInfo) -> Ensemble | None:
+    """Return the trees of gradient boosting, whose sums begin with a constant; None: with an estimator."""
+    if not (estimator.init_ == "zero" or isinstance(estimator.init_, DummyClassifier | DummyRegressor)):
+        return None
+    start = np.ravel(estimator._raw_predict_init(np.zeros((1, estimator.n_features_in_), np.float32)))
+    trees = [
+        _nodes(one.tree_, estimator.learning_rate * one.tree_.value[:, 0, 0], target)
+        for of_round in estimator.estimators_
+        for target, one in enumerate(of_round)
+    ]
+    link = "identity" if not names_classes(info) else "sigmoid" if len(start) == 1 else "softmax"
+    is_exponential = names_classes(info) and estimator.loss == "exponential"  # half of the logit
+    return Ensemble(trees, len(start), link, start.astype(np.float64), factor=2.0 if is_exponential else 1.0)
+
+
+def _nodes(tree: Any, values: Array, target: int = 0, columns: Array | None = None) -> Tree:
+    """Return the nodes of a `sklearn.tree._tree.Tree`.
+
+    Args:
+        tree: The tree.
+        values: What each node adds to a sum, (nodes,).
+        target: The sum.
+        columns: The column of each feature; None: they are the same.
+    """
+    features = tree.feature if columns is None else columns[np.maximum(tree.feature, 0)]
+    missing_left = getattr(tree, "missing_go_to_left", np.zeros(tree.node_count))
+    of_nodes = (tree.children_left, tree.children_right, features, tree.threshold, missing_left, values)
+    return [
+        Leaf(target, value)
+        if left < 0
+        else Branch(AT_MOST, feature, threshold, left, right, missing_is_yes=bool(missing))
+        for left, right, feature, threshold, missing, value in zip(
+            *(one.tolist() for one in of_nodes), strict=True
+        )
+    ]
 
 
 def boosted(estimator: Any, info: DataInfo) -> Ensemble:

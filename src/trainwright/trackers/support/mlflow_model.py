@@ -3,7 +3,7 @@
     MLmodel                     the flavor, the signature, what each column holds
     requirements.txt            what must be installed to load it; also as python_env.yaml and conda.yaml
     wheels/                     the wheel of Trainwright, which is on no package index
-    input_example.json          a row that the model takes; made up, so that no row of the data leaves the run
+    input_example.json          a row that the model takes; synthetic, as no row of the data leaves the run
     run/                        the portable part of the run
 
 MLflow itself is not imported: the files are plain, and its import takes seconds.

@@ -119,7 +119,7 @@ class Encoder(ABC):
     @property
     @abstractmethod
     def example(self) -> str | float:
-        """A cell that it takes; made up from what it was fitted on."""
+        """A synthetic cell that it takes, of what it was fitted on."""
 
     @property
     def shown_categories(self) -> Sequence[str]:

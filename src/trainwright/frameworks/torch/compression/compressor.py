@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -218,20 +217,6 @@ def _bytes(layer: nn.Module) -> int:
     return sum(one.nbytes for one in layer.parameters())
 
 
-@contextmanager
-def _quiet(*names: str) -> Iterator[None]:
-    """Let loggers report nothing below errors."""
-    loggers = [logging.getLogger(name) for name in names]
-    before = [one.level for one in loggers]
-    for one in loggers:
-        one.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for one, level in zip(loggers, before, strict=True):
-            one.setLevel(level)
-
-
 def quantized(layer: Any, kind: type[CompressedLayer]) -> Values | None:
     """Return the weight of a layer as a matrix of integers, or float8, and its scales, by torchao.
 
@@ -243,8 +228,7 @@ def quantized(layer: Any, kind: type[CompressedLayer]) -> Values | None:
     """
     if kind.config is CompressedLayer.config:
         return None
-    with _quiet("torchao", "torch.utils._pytree"):  # which warn of parts for GPUs, and of each other
-        api = require("torchao.quantization", "compress")
+    api = require("torchao.quantization", "compress")
     weight = layer.weight.detach().float().reshape(layer.weight.shape[0], -1).cpu()
     matrix = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     matrix.weight = nn.Parameter(weight.clone(), requires_grad=False)

@@ -1,0 +1,144 @@
+"""Functions of libraries that read files by native code, which raises no audit event.
+
+Each is wrapped where its module is imported, so that the files it is given are noted; while nothing is
+observed, a wrapper only calls what it wraps. Readers that are not in the table are not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+Note = Callable[[str], None]
+_POLARS = ("csv", "parquet", "ndjson", "ipc", "delta")
+# By module: functions, or methods of classes, and the parameter that names the file.
+_READERS: Mapping[str, Mapping[str, str]] = {
+    "catboost.core": {"Pool.__init__": "data", "CatBoost.load_model": "fname"},
+    "cv2": {"imread": "filename", "imreadmulti": "filename"},
+    "faiss": {"read_index": "f"},
+    "h5py._hl.files": {"File.__init__": "name"},
+    "lightgbm.basic": {"Dataset.__init__": "data", "Booster.__init__": "model_file"},
+    "polars": {
+        **{f"{verb}_{kind}": "source" for verb in ("read", "scan") for kind in _POLARS},
+        **dict.fromkeys(("read_json", "read_excel", "read_avro", "read_csv_batched"), "source"),
+    },
+    "pyarrow": {"memory_map": "path"},
+    "pyarrow.csv": {"read_csv": "input_file", "open_csv": "input_file"},
+    "pyarrow.dataset": {"dataset": "source"},
+    "pyarrow.feather": {"read_table": "source", "read_feather": "source"},
+    "pyarrow.json": {"read_json": "input_file"},
+    "pyarrow.parquet.core": {
+        "read_table": "source",
+        "ParquetFile.__init__": "source",
+        "ParquetDataset.__init__": "path_or_paths",
+    },
+    "pyarrow.parquet": {"read_table": "source"},  # its own name for it, where it is imported already
+    "rasterio": {"open": "fp"},
+    "safetensors": {"safe_open": "filename"},
+    "safetensors.numpy": {"load_file": "filename"},
+    "safetensors.torch": {"load_file": "filename", "load_model": "filename"},
+    "sentencepiece": {
+        "SentencePieceProcessor.Load": "model_file",
+        "SentencePieceProcessor.Init": "model_file",
+    },
+    "tensorflow.python.data.ops.readers": {
+        "TextLineDatasetV2.__init__": "filenames",
+        "TFRecordDatasetV2.__init__": "filenames",
+        "FixedLengthRecordDatasetV2.__init__": "filenames",
+    },
+    "tensorflow.python.lib.io.file_io": {"FileIO.__init__": "name"},
+    "tensorflow.python.ops.io_ops": {"read_file": "filename"},
+    "torchvision.io.image": {"read_file": "path"},
+    "xgboost.core": {"DMatrix.__init__": "data", "Booster.load_model": "fname"},
+}
+
+
+class _Finder:
+    """A finder of the modules in the table: their readers are wrapped once they are loaded."""
+
+    def __init__(self, note: Note) -> None:
+        self._note = note
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return how a module of the table is imported; None for all others."""
+        if name not in _READERS:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
+
+        def load_and_wrap(module: ModuleType) -> None:
+            load(module)
+            _wrap(name, module, self._note)
+
+        with suppress(TypeError):  # a loader that takes no attributes: its readers are not seen
+            vars(spec.loader)["exec_module"] = load_and_wrap
+        return spec
+
+
+def wrap_readers(note: Note) -> None:
+    """Wrap the readers of the modules that are imported, and of those that will be.
+
+    Args:
+        note: A function that is called with the path of each file, two calls below the code that reads.
+    """
+    sys.meta_path.insert(0, _Finder(note))
+    for name in _READERS:
+        if (module := sys.modules.get(name)) is not None:
+            _wrap(name, module, note)
+
+
+def _wrap(name: str, module: ModuleType, note: Note) -> None:
+    for words, parameter in _READERS[name].items():
+        owner, attribute = _owner_of(module, words)
+        function = getattr(owner, attribute, None)
+        if function is not None and not hasattr(function, "wrapped_reader"):
+            with suppress(AttributeError, TypeError):  # of a class that takes no attributes
+                setattr(owner, attribute, _noting(function, parameter, note))
+
+
+def _owner_of(module: ModuleType, words: str) -> tuple[Any, str]:
+    first, _, last = words.rpartition(".")
+    return (getattr(module, first, None) if first else module), last
+
+
+def _noting(function: Callable[..., Any], parameter: str, note: Note) -> Callable[..., Any]:
+    index = _position(function, parameter)
+
+    @functools.wraps(function)
+    def reader(*arguments: Any, **named: Any) -> Any:
+        given = named.get(parameter, arguments[index] if index < len(arguments) else None)
+        for path in _paths(given):
+            note(path)
+        return function(*arguments, **named)
+
+    reader.wrapped_reader = True  # type: ignore[attr-defined]
+    return reader
+
+
+def _position(function: Callable[..., Any], parameter: str) -> int:
+    """Return the position of a parameter; the first one where that is not known."""
+    with suppress(ValueError, TypeError):
+        names = list(inspect.signature(function).parameters)
+        if parameter in names:
+            return names.index(parameter)
+    return 0
+
+
+def _paths(given: Any) -> Iterable[str]:
+    """Yield the paths of files that are there among what a reader is given."""
+    for one in given if isinstance(given, list | tuple) else [given]:
+        if isinstance(one, str | bytes | os.PathLike):
+            path = os.fsdecode(one).removeprefix("file://").partition("?")[0]
+            if os.path.isfile(path):  # noqa: PTH113
+                yield path

@@ -1,0 +1,502 @@
+"""Observe what the user's code reads while the process works on a run: files, folders, environment variables.
+
+An audit hook (PEP 578) sees each file that Python opens, and `os.environ` notes which variables are read. A
+read is the user's if a function of theirs, or a library that it calls, makes it; what Trainwright reads by
+itself, and what libraries read when they are imported, is not. The traces are verifying ones: what was read
+is noted with its content (Mokhov, Mitchell and Peyton Jones, "Build systems à la carte", 2018).
+
+The hook is added once in a process, and sleeps outside of `observing`. Native code raises no event where it
+opens a file: the readers of well-known libraries are wrapped (`native_readers.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+import sysconfig
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+from trainwright.process.module_sources import is_installed
+from trainwright.process.native_readers import wrap_readers
+from trainwright.redact import is_secret
+
+MISSING, THERE = "missing", "there"  # instead of a hash
+UNSET = "unset"
+_MANY = 200  # files read from one folder: from here on, the folder is noted instead of each
+_Origin = Literal["user", "ours", "import", "python", "library"]
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
+_PYTHON = tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "platstdlib"))
+_HOME = os.path.expanduser("~")  # noqa: PTH111
+# Where the system, Python and libraries keep what is theirs.
+_NOT_INPUTS = tuple(
+    [f"/{name}/" for name in ("proc", "sys", "usr/lib", "usr/share", "lib", "etc/ssl", "etc/pki")]
+    + [f"{_HOME}/{name}" for name in (".netrc", ".aws", ".azure", ".kube", ".ssh", ".gitconfig", ".docker")]
+    + [f"{_HOME}/.config/{name}/" for name in ("gcloud", "matplotlib", "wandb")]
+)
+_SYSTEM_FILES = {
+    f"/etc/{name}" for name in ("localtime", "mime.types", "hosts", "resolv.conf", "nsswitch.conf", "passwd")
+}
+_CACHES = (
+    "huggingface/hub",
+    "huggingface/datasets",
+    "torch/hub",
+)  # of content, in the user's folder of caches
+# Libraries that read variables for the code that calls them.
+_ON_BEHALF = ("decouple", "dotenv", "dynaconf", "environs", "hydra", "omegaconf", "pydantic_settings")
+# Variables that say where, for whom and beside whom a process runs.
+_PLACES = {
+    *("HOME", "USER", "LOGNAME", "USERNAME", "SHELL", "PATH", "PWD", "OLDPWD", "TMPDIR", "TEMP", "TMP"),
+    *("TERM", "COLORTERM", "COLUMNS", "LINES", "LANG", "LANGUAGE", "HOSTNAME", "DISPLAY", "NO_COLOR"),
+    *("FORCE_COLOR", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),
+    *("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "PYTEST_CURRENT_TEST"),
+}
+_BEGINNINGS = ("LC_", "XDG_", "SLURM_", "TORCHELASTIC_", "TRAINWRIGHT_", "KUBERNETES_")
+_busy = threading.local()
+_current: Observation | None = None
+_users = 0  # of the current observation
+_is_added = False
+_lock = threading.Lock()
+_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that the user's code has started
+
+
+class Observation:
+    """The files, folders and variables that were read so far.
+
+    `files` has the SHA-256 (hex) of each file, as it was when it was first read, by its absolute path;
+    `missing`; or `there`, where only that was asked. Of a folder that was listed (its path ends with `/`), it
+    has that of the names in it; of one from which many files were read (`/*`), that of all files in it.
+    `variables` has the beginning of the SHA-256 of each value, or `unset`; None for those that are named like
+    credentials. `unseen` names what was used and cannot be observed.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+        self.variables: dict[str, str | None] = {}
+        self.unseen: dict[str, None] = {}
+        self.began = dict(os.environ)
+        self._written: set[str] = set()
+        self._read_from: dict[str, int] = {}  # folder -> files that were read there
+        self._attempts = 0
+
+    @property
+    def size(self) -> int:
+        """The number of things that were noted: a larger one shows that there are new ones."""
+        return len(self.files) + len(self.variables) + len(self.unseen)
+
+    def begin_attempt(self) -> None:
+        """Look again at what was read before, where another attempt has read it."""
+        if self._attempts:
+            self.files = {name: state_of(name, before) for name, before in list(self.files.items())}
+        self._attempts += 1
+
+    def changed(self) -> list[str]:
+        """Return the files and folders that have changed since they were read."""
+        read = [(name, state) for name, state in list(self.files.items()) if state != MISSING]
+        return [name for name, state in read if state_of(name, state) != state]
+
+    def note_file(self, path: str, *, writes: bool) -> None:
+        """Note that a file is about to be opened."""
+        if writes:
+            self.note_written(path)
+            return
+        if self.knows(path) or path in self._written or _is_no_input(path):
+            return
+        folder = os.path.dirname(path)  # noqa: PTH120
+        if f"{folder}/*" in self.files:
+            return
+        count = self._read_from[folder] = self._read_from.get(folder, 0) + 1
+        if count <= _MANY:
+            self.files[path] = state_of(path)
+            return
+        for name in [name for name in self.files if os.path.dirname(name) == folder]:  # noqa: PTH120
+            del self.files[name]
+        self.files[f"{folder}/*"] = state_of(f"{folder}/*")
+
+    def knows(self, path: str) -> bool:
+        """Return whether the content of a file was noted, or that it is missing."""
+        return self.files.get(path, THERE) != THERE
+
+    def note_question(self, path: str) -> None:
+        """Note that it is asked whether a file or folder is there, or how large or old it is."""
+        if path not in self.files and path not in self._written and not _is_no_input(path):
+            self.files[path] = state_of(path, THERE)
+
+    def note_folder(self, path: str) -> None:
+        """Note that a folder is about to be listed."""
+        name = f"{path.rstrip('/')}/"
+        if name not in self.files and path not in self._written and not _is_no_input(name):
+            self.files[name] = state_of(name)
+
+    def note_written(self, path: str) -> None:
+        """Note that a file or folder is made, changed or removed by this process.
+
+        One that was not there before is no input: the run makes it for itself.
+        """
+        if path in self._written or self.files.get(path) == MISSING:
+            self.files.pop(path, None)
+            self._written.add(path)
+        elif path not in self.files:
+            self._written.add(path)
+
+    def note_variable(self, name: str) -> None:
+        """Note that a variable is read."""
+        if name not in self.variables and name not in _PLACES and not name.startswith(_BEGINNINGS):
+            self.variables[name] = variable_state(name, os.environ)
+
+
+def variable_state(name: str, variables: Mapping[str, str]) -> str | None:
+    """Return what is noted of a variable; see `Observation`."""
+    if is_secret(name.lower(), "x"):
+        return None
+    value = variables.get(name)
+    return (
+        UNSET
+        if value is None
+        else hashlib.sha256(f"{name}={value}".encode(errors="replace")).hexdigest()[:16]
+    )
+
+
+def state_of(name: str, before: str = "") -> str:
+    """Return what is noted of a file or folder as it is now; see `Observation.files`.
+
+    Args:
+        name: Its path.
+        before: What was noted of it before.
+    """
+    with unobserved():
+        try:
+            if before == THERE:
+                return THERE if os.path.lexists(name) else MISSING
+            if name.endswith("/*"):
+                return _content_of(name[:-2])
+            if name.endswith("/"):
+                return _names_in(name)
+            return _sha256(name)
+        except (FileNotFoundError, NotADirectoryError):
+            return MISSING
+        except OSError as error:
+            return f"cannot be read: {error.strerror or error}"
+
+
+def current() -> Observation | None:
+    """Return the observation that is going on."""
+    return _current
+
+
+@contextmanager
+def observing() -> Iterator[None]:
+    """Observe what is inside; within another such block, that one goes on."""
+    global _current, _users  # noqa: PLW0603 - the process has one audit hook
+    with _lock:
+        _add_hook()
+        if _current is None:
+            _current, _users = Observation(), 0
+            os.environ.__class__, os.stat = _Recording, _stat
+            threading.Thread.start = _start_thread  # type: ignore[assignment,method-assign]
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if not _users:
+                _stop()
+
+
+def _stop() -> None:
+    global _current  # noqa: PLW0603
+    _current = None
+    os.environ.__class__, os.stat = _Environ, _stat_of_python
+    threading.Thread.start = _start_of_python  # type: ignore[method-assign]
+
+
+def _add_hook() -> None:
+    global _is_added  # noqa: PLW0603
+    if not _is_added:
+        _is_added = True
+        sys.addaudithook(_hook)
+        for supporting in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+            supporting.add(_stat)
+        wrap_readers(_read_natively)
+        os.register_at_fork(after_in_child=_stop)
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    """Note an event of the interpreter; see PEP 578 and Python's table of audit events."""
+    observation = _current
+    if observation is None or (note := _NOTES.get(event)) is None or getattr(_busy, "is_set", False):
+        return
+    with unobserved(), suppress(Exception):  # the user's code must not fail of it
+        note(observation, arguments, sys._getframe(1))
+
+
+@contextmanager
+def unobserved() -> Iterator[None]:
+    """Note nothing of what this thread does."""
+    before = getattr(_busy, "is_set", False)
+    _busy.is_set = True
+    try:
+        yield
+    finally:
+        _busy.is_set = before
+
+
+def _opened(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    path, _, flags = arguments
+    if isinstance(path, int):
+        return
+    name = _absolute(path)
+    access = flags & (os.O_RDONLY | os.O_WRONLY | os.O_RDWR)
+    if access != os.O_RDONLY and flags & os.O_TRUNC:
+        observation.note_file(name, writes=True)
+        return
+    if observation.knows(name):
+        return
+    if access != os.O_WRONLY and _is_the_users(frame):
+        observation.note_file(_source_of(name), writes=False)
+    if access != os.O_RDONLY:
+        observation.note_file(name, writes=True)
+
+
+def _read_natively(path: str) -> None:
+    """Note a file that a function of a library is about to read."""
+    if (observation := _current) is not None and not getattr(_busy, "is_set", False):
+        with unobserved(), suppress(Exception):
+            if _is_the_users(sys._getframe(2)):  # beyond this function and the wrapper
+                observation.note_file(_absolute(path), writes=False)
+
+
+def _listed(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    path = arguments[0]
+    if not isinstance(path, int) and _origin(frame) != "import" and _is_the_users(frame):
+        observation.note_folder(_absolute("." if path is None else path))
+
+
+def _loaded(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    """Note a library or a database: a file, if it is named by its path."""
+    name = os.fsdecode(arguments[0]) if arguments[0] else ""
+    if (os.sep in name or Path(name).is_file()) and _is_the_users(frame):
+        observation.note_file(_absolute(name), writes=False)
+
+
+def _imported(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    """Note an extension module that is loaded."""
+    if arguments[1] and _is_the_users(frame):
+        observation.note_file(_absolute(arguments[1]), writes=False)
+
+
+def _started(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    """Note another program that is started; not where Python asks the system about itself."""
+    first = arguments[0] if not isinstance(arguments[0], list | tuple) else arguments[0][0]
+    if not isinstance(first, str | bytes | os.PathLike):
+        first = next(iter(arguments[1]), "") if isinstance(arguments[1], list | tuple) else arguments[1]
+    if _asker(frame) not in ("platform", "ctypes.util", "uuid") and _is_the_users(frame):
+        program = os.fsdecode(first).split(" ")[0]
+        observation.unseen[f"the program {os.path.basename(program)}"] = None  # noqa: PTH119
+
+
+def _connected(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    address = arguments[1]
+    if not _is_the_users(frame):
+        return
+    if isinstance(address, tuple):
+        observation.unseen[f"the network ({address[0]})"] = None
+    else:
+        observation.unseen[f"another process (socket {os.fsdecode(address)})"] = None
+
+
+def _changed_on_disk(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:  # noqa: ARG001
+    for path in arguments[:2]:
+        if isinstance(path, str | bytes | os.PathLike):
+            observation.note_written(_absolute(path))
+
+
+_NOTES: Mapping[str, Callable[[Observation, tuple[Any, ...], FrameType], None]] = {
+    "open": _opened,
+    "os.listdir": _listed,
+    "os.scandir": _listed,
+    "ctypes.dlopen": _loaded,
+    "sqlite3.connect": _loaded,
+    "import": _imported,
+    "subprocess.Popen": _started,
+    "os.system": _started,
+    "os.exec": _started,
+    "os.spawn": _started,
+    "os.posix_spawn": _started,
+    "pty.spawn": _started,
+    "socket.connect": _connected,
+    "socket.sendto": _connected,
+    "os.rename": _changed_on_disk,
+    "os.remove": _changed_on_disk,
+    "os.mkdir": _changed_on_disk,
+}
+
+
+def _is_the_users(frame: FrameType | None) -> bool:
+    """Return whether the user's code makes a call, itself or by a library.
+
+    What a library does when it is imported is its own. In a thread that the user's code has started, all is
+    the user's, such as a function of a library that a pool runs.
+    """
+    passed = False  # by code of a library
+    while frame is not None:
+        origin = _origin(frame)
+        if origin == "user":
+            return True
+        if origin == "ours" or (origin == "import" and passed):
+            return False
+        passed = passed or origin == "library"
+        frame = frame.f_back
+    return threading.current_thread() in _threads
+
+
+def _origin(frame: FrameType) -> _Origin:
+    code = frame.f_code
+    known = _origins.get(code)
+    if known is None:
+        known = _origins[code] = _origin_of(code.co_filename, frame.f_globals)
+    return known
+
+
+_origins: dict[Any, _Origin] = {}  # by code
+
+
+def _origin_of(file: str, names: Mapping[str, Any]) -> _Origin:
+    if file.startswith("<frozen importlib") or file.startswith("<frozen zipimport"):
+        return "import"
+    if file.startswith("<"):  # made of text: as the module whose names it uses
+        module = str(names.get("__file__") or "")
+        if not module:
+            top = str(names.get("__name__", "")).partition(".")[0]
+            return "python" if top in sys.stdlib_module_names - {"__main__"} else "user"
+        return _origin_of_file(module)
+    return _origin_of_file(file)
+
+
+@cache
+def _origin_of_file(file: str) -> _Origin:
+    if file.startswith(_OURS):
+        return "ours"
+    if not is_installed(file):
+        return "user"
+    is_library = f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
+    return "python" if file.startswith(_PYTHON) and not is_library else "library"
+
+
+def _asker(frame: FrameType | None) -> str:
+    """Return the first module of Python's library, from inside, that is not the one that starts programs."""
+    while frame is not None and _origin(frame) == "python":
+        name = str(frame.f_globals.get("__name__"))
+        if name not in ("subprocess", "os"):
+            return name
+        frame = frame.f_back
+    return ""
+
+
+def _absolute(path: Any) -> str:
+    return os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - it resolves no links
+
+
+def _source_of(path: str) -> str:
+    """Return the source of a file with bytecode, if it is there."""
+    if path.endswith(".pyc") and f"{os.sep}__pycache__{os.sep}" in path:
+        folder, name = Path(path).parent.parent, Path(path).name.partition(".")[0]
+        if (source := folder / f"{name}.py").exists():
+            return str(source)
+    return path
+
+
+def _is_no_input(path: str) -> bool:
+    """Return whether a path belongs to the system, to Python, to a library, or is neither file nor folder."""
+    if path.startswith(_NOT_INPUTS) or path in _SYSTEM_FILES or is_installed(path):
+        return True
+    caches = os.environ.get("XDG_CACHE_HOME") or f"{_HOME}/.cache"
+    if path.startswith(f"{caches}/") and not path.startswith(tuple(f"{caches}/{one}/" for one in _CACHES)):
+        return True
+    with suppress(OSError):
+        mode = os.stat(path).st_mode  # noqa: PTH116
+        return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    return False
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _names_in(folder: str) -> str:
+    """Return the SHA-256 of the names in a folder, without hidden ones and caches of bytecode."""
+    names = sorted(name for name in os.listdir(folder) if not name.startswith((".", "__pycache__")))  # noqa: PTH208
+    return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()
+
+
+def _content_of(folder: str) -> str:
+    """Return the SHA-256 of the names and contents of the files in a folder."""
+    whole = hashlib.sha256()
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda one: one.name):
+            if entry.is_file():
+                whole.update(f"{entry.name}\0{_sha256(entry.path)}\n".encode(errors="surrogateescape"))
+    return whole.hexdigest()
+
+
+_stat_of_python = os.stat
+
+
+def _stat(path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
+    """Return what `os.stat` returns, and note that the user's code has asked."""
+    observation = _current
+    if observation is not None and not isinstance(path, int) and _is_their_own(sys._getframe(1)):
+        with unobserved(), suppress(Exception):
+            observation.note_question(_absolute(path))
+    return _stat_of_python(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
+
+
+_start_of_python = threading.Thread.start
+
+
+def _start_thread(thread: threading.Thread) -> None:
+    """Start a thread, and note whether the user's code starts it."""
+    if _current is not None and _is_the_users(sys._getframe(1)):
+        _threads.add(thread)
+    _start_of_python(thread)
+
+
+_Environ: type = type(os.environ)
+
+
+class _Recording(_Environ):  # type: ignore[misc]
+    """The environment variables; those that the user's code reads are noted."""
+
+    def __getitem__(self, key: str) -> str:
+        """Return a value, and note its name."""
+        if isinstance(key, str) and (observation := _current) is not None and _is_their_own(sys._getframe(1)):
+            observation.note_variable(key)
+        return str(super().__getitem__(key))
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield all names: which of the values are used then cannot be seen."""
+        if (observation := _current) is not None and _is_their_own(sys._getframe(1)):
+            observation.unseen["all environment variables"] = None
+        return iter(super().__iter__())
+
+
+def _is_their_own(frame: FrameType | None) -> bool:
+    """Return whether the user's code calls a function of Python, itself or by a library for settings."""
+    if getattr(_busy, "is_set", False):
+        return False
+    while frame is not None and _origin(frame) == "python":
+        frame = frame.f_back
+    if frame is None:
+        return False
+    is_settings = str(frame.f_globals.get("__name__")).partition(".")[0] in _ON_BEHALF
+    return _is_the_users(frame) if is_settings else _origin(frame) == "user"
