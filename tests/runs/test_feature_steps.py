@@ -41,6 +41,10 @@ class Means:
         street = frame["address"].str.split(" ").str[0]
         return frame.assign(mean=street.map(self.means).fillna(0.0), rate=self.rate).drop(columns="address")
 
+def per_room(frame):
+    """One column, called like one of the file, from two of it."""
+    return pd.DataFrame({"amount": frame["amount"] / frame["rooms"]})
+
 def fewer(frame):
     return frame[frame["rooms"] > 2]
 
@@ -183,6 +187,15 @@ def test_rows_that_lack_a_column_are_named() -> None:
     run = trainwright.train(config("my_steps:features"), quiet=True)
     with pytest.raises(DataError, match=r"KeyError: 'address'; the rows lack 'address'"):
         trainwright.load(run).predict(rows().drop(columns=["address", "y"]))
+
+
+def test_a_file_is_read_with_the_columns_that_the_step_needs() -> None:
+    run = trainwright.train(config("my_steps:per_room"), quiet=True)
+    new = rows(30, 3).drop(columns="y")
+    new.to_csv("new.csv", index=False)
+    trainwright.predict_file(run, "new.csv", "out.csv")
+    expected = trainwright.load(run).predict(new)["probability_yes"]
+    assert np.allclose(pd.read_csv("out.csv")["probability_yes"], expected, atol=1e-6)
 
 
 def test_a_row_that_cannot_be_read_is_left_out_alone() -> None:

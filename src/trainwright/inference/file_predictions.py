@@ -15,8 +15,7 @@ from trainwright.datasets.samples.files import as_text
 from trainwright.datasets.tables.chunks import ROW_ERROR, RowChunks, errors_in, without_errors
 from trainwright.datasets.tables.preparation import FilePreparation
 from trainwright.datasets.tables.ranges import UnusualValues
-from trainwright.datasets.tables.raw import frame_of
-from trainwright.datasets.tables.table import Table, nearest
+from trainwright.datasets.tables.table import Table, frame_of, nearest
 from trainwright.errors import DataError, InputError
 from trainwright.inference.bad_rows import ERROR, Failures, OnError, count_of, take, with_errors
 from trainwright.inference.intervals import Intervals

@@ -17,8 +17,7 @@ from trainwright.datasets.npz import inputs_in
 from trainwright.datasets.tables.chunks import CsvChunks, RowChunks, errors_in, without_errors
 from trainwright.datasets.tables.frames import FOUND, read_frame, row_chunks
 from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation
-from trainwright.datasets.tables.raw import frame_of
-from trainwright.datasets.tables.table import Table
+from trainwright.datasets.tables.table import Table, frame_of
 from trainwright.errors import DataError, InputError
 from trainwright.inference.bad_rows import Failures, OnError
 from trainwright.inference.input_rows import InputRows

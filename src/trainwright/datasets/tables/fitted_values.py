@@ -1,4 +1,4 @@
-"""What a user's feature step has fitted, as values that JSON can hold: nothing is executed to read them.
+"""Values that a user's feature step has fitted, as JSON can hold them: nothing is executed to read them.
 
 A number, text or None stands for itself; all else is a mapping from what it is to its parts.
 """

@@ -10,8 +10,7 @@ from trainwright import plugins
 from trainwright.config.file_types import file_type
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.tables.chunks import RowChunks
-from trainwright.datasets.tables.raw import frame_of
-from trainwright.datasets.tables.table import Table
+from trainwright.datasets.tables.table import Table, frame_of
 
 FOUND = ("delimiter", "encoding")  # options of CSV files that may be found
 _KINDS = ("csv", "parquet", "jsonl", "excel", "npz")  # that hold rows; files of other endings are CSV

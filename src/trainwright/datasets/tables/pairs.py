@@ -9,8 +9,7 @@ import numpy as np
 
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.arrays import is_frame
-from trainwright.datasets.tables.raw import frame_of
-from trainwright.datasets.tables.table import Table, as_table, tidy
+from trainwright.datasets.tables.table import Table, as_table, frame_of, tidy
 from trainwright.errors import DataError
 from trainwright.types import Array, SplitName
 

@@ -32,7 +32,7 @@ from trainwright.datasets.tables.encoders.times import TimeColumn
 from trainwright.datasets.tables.feature_steps import FeatureSteps
 from trainwright.datasets.tables.ranges import UnusualValues
 from trainwright.datasets.tables.remarks import changed_types, require_columns, unseen_values, unused_columns
-from trainwright.datasets.tables.table import Table, as_table, kind_of, listed, missing
+from trainwright.datasets.tables.table import Table, as_table, frame_of, kind_of, listed, missing
 from trainwright.datasets.tables.target import Target, rows_with_target
 from trainwright.datasets.tables.typed import ColumnKind, typed
 from trainwright.errors import DataError
@@ -166,7 +166,7 @@ class TabularPreparation:
     def rows_in(self, table: Table) -> Any:
         """Return the rows of a file's table: as a data frame where columns may be meant by position."""
         is_by_position = not set(self.column_names) <= set(table.columns)
-        return raw.frame_of(dict(table.columns)) if is_by_position else table
+        return frame_of(dict(table.columns)) if is_by_position else table
 
     def _encoded(self, table: Table, encode: Callable[[Encoder, Array], None]) -> Array:
         features = np.empty((len(table), len(self.feature_names)), dtype=self.dtype)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.arrays import is_frame
-from trainwright.datasets.tables.table import Table, as_table, kind_of
+from trainwright.datasets.tables.table import Table, as_table, frame_of
 from trainwright.datasets.tables.target import Target, rows_with_target
 from trainwright.errors import DataError
-from trainwright.require import require
 from trainwright.types import FEATURES, Array
 
 if TYPE_CHECKING:
@@ -135,16 +134,6 @@ def fit(table: Table, names: Sequence[str], target: Target) -> RawPreparation:
     frame = preparation.features(table)
     preparation.dtypes = [str(dtype) for dtype in frame.dtypes]
     return preparation
-
-
-def frame_of(columns: dict[str, Array]) -> Any:
-    """Return columns as a data frame, as pandas would read them: a missing text is NaN."""
-    pandas: Any = require("pandas", "tabular")
-    frame = pandas.DataFrame(columns)
-    for name, values in columns.items():
-        if kind_of(values) == "text":
-            frame[name] = frame[name].astype(object).where(frame[name].notna(), float("nan"))
-    return frame
 
 
 def refuse_settings(config: DataConfig) -> None:

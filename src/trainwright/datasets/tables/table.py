@@ -25,6 +25,7 @@ import numpy as np
 
 from trainwright.datasets.tables.times import in_utc
 from trainwright.errors import DataError
+from trainwright.require import require
 from trainwright.types import Array, Ids
 
 Kind = Literal["number", "boolean", "time", "text"]
@@ -390,3 +391,13 @@ def _frame_column(series: Any) -> Array:
     if getattr(dtype, "tz", None) is not None:
         return np.asarray(series.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy())
     return np.asarray(series.to_numpy(dtype=object))
+
+
+def frame_of(columns: dict[str, Array]) -> Any:
+    """Return columns as a data frame, as pandas would read them: a missing text is NaN."""
+    pandas: Any = require("pandas", "tabular")
+    frame = pandas.DataFrame(columns)
+    for name, values in columns.items():
+        if kind_of(values) == "text":
+            frame[name] = frame[name].astype(object).where(frame[name].notna(), float("nan"))
+    return frame

@@ -19,7 +19,7 @@ from trainwright.datasets.samples.sampling import SAMPLING, sampling_weights
 from trainwright.datasets.tables import checks, raw
 from trainwright.datasets.tables.encoders.numbers import mean_and_scale
 from trainwright.datasets.tables.expectations import examined
-from trainwright.datasets.tables.feature_steps import opened_steps
+from trainwright.datasets.tables.feature_steps import FeatureSteps, opened_steps
 from trainwright.datasets.tables.kinds import IDENTIFIER, Inference, infer, infer_target, judge, kept_columns
 from trainwright.datasets.tables.list_cells import with_label_columns
 from trainwright.datasets.tables.preparation import TabularPreparation, fit
@@ -45,6 +45,7 @@ from trainwright.types import (
     Array,
     DataInfo,
     FeatureForm,
+    Ids,
     SplitName,
     features_spec,
 )
@@ -138,9 +139,7 @@ def build(
         DataError: The data cannot be used; says what is wrong, where, and what to do.
     """
     expectations = examined(tables, config, examine)
-    for table in tables.values():
-        if not len(table):
-            raise DataError(f"{table.source}: there are columns, but no rows")
+    _refuse_empty(tables)
     original_target, as_read = config.target_name, tables["train"]
     tables, config = with_label_columns(tables, config)
     steps = opened_steps(config)
@@ -157,10 +156,8 @@ def build(
     target = _target(config, task, original_target)
     keyed = with_hashes(train, as_read, config.split)
     target, rows, more = _split(keyed, config, target, fractions(config.split, provided))
-    if steps is not None:
-        tables = steps.fit(tables, rows["train"], config)
-        train = tables["train"]
-        names = checks.feature_columns(train, config)
+    tables, names = _derived(tables, names, steps, rows["train"], config)
+    train = tables["train"]
     infers = judges and not form.frames
     keep = kept_columns(is_own=form.is_own, given=given)
     columns = infer(train, names, config, rows["train"], keep) if infers else Inference({})
@@ -173,12 +170,7 @@ def build(
     parts = _parts(tables, rows)
     preparation, features = _prepare(parts, names, target, config, kinds, form)
     preparation.steps = steps
-    splits = {
-        name: Arrays({FEATURES: features[name], TARGET: target.encode(parts[name], form.dtype)})
-        for name in SPLITS
-        if name in parts
-    }
-    splits = _weighted(splits, tables, rows, config)
+    splits = _weighted(_arrays(parts, features, target, form), tables, rows, config)
     read = [line for table in tables.values() for line in (*table.remarks, *row_of_sums(table))]
     odd = odd_spellings(train, kinds)
     warnings = [*read, *dropped, *before.warnings, *columns.warnings, *odd, *warnings, *more]
@@ -204,6 +196,33 @@ def build(
         ranges=ranges_of(parts["train"], getattr(preparation, "columns", ())),
         examples={name: _head(part) for name, part in parts.items()},
     )
+
+
+def _refuse_empty(tables: Tables) -> None:
+    for table in tables.values():
+        if not len(table):
+            raise DataError(f"{table.source}: there are columns, but no rows")
+
+
+def _derived(
+    tables: Tables, names: list[str], steps: FeatureSteps | None, train: Ids, config: DataConfig
+) -> tuple[Tables, list[str]]:
+    """Return what the user's own steps, fitted to the training rows, make of the tables, and its features."""
+    if steps is None:
+        return tables, names
+    tables = steps.fit(tables, train, config)
+    return tables, checks.feature_columns(tables["train"], config)
+
+
+def _arrays(
+    parts: Tables, features: Mapping[SplitName, Array], target: Target, form: FeatureForm
+) -> dict[SplitName, Arrays]:
+    """Return the features and encoded targets of each split."""
+    return {
+        name: Arrays({FEATURES: features[name], TARGET: target.encode(parts[name], form.dtype)})
+        for name in SPLITS
+        if name in parts
+    }
 
 
 def _not_standardized(train: Arrays, config: DataConfig, form: FeatureForm) -> list[str]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from trainwright.datasets.samples.files import TEXT_ENDING, files_in, log_left_out, text_of
 from trainwright.datasets.tables.list_cells import lists_of, tags_of
-from trainwright.datasets.tables.raw import FORMAT, frame_of
-from trainwright.datasets.tables.table import Table, as_table, nearest
+from trainwright.datasets.tables.raw import FORMAT
+from trainwright.datasets.tables.table import Table, as_table, frame_of, nearest
 from trainwright.datasets.tables.target import Target
 from trainwright.datasets.texts import tokenizers
 from trainwright.datasets.texts.tokenizers import Tokenizer, WordTokens
