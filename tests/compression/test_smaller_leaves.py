@@ -150,8 +150,8 @@ def expected(kind: str, native: Any, features: Any, share: float) -> Any:
 class Sums:
     """The raw scores of a model and of the cut one, (rows, outputs), and the parent's trees by output."""
 
-    def __init__(self, before: Any, after: Any, trees: Any, outputs: int) -> None:
-        self.before, self.after = (np.reshape(one, (-1, outputs)) for one in (before, after))
+    def __init__(self, scores: Any, trees: list[Node], outputs: int) -> None:
+        self.before, self.after = (np.reshape(one, (-1, outputs)) for one in scores)
         self.trees, self.outputs = trees, outputs
 
 
@@ -178,14 +178,14 @@ def sums_of_lightgbm(classes: int, share: float) -> tuple[Sums, Any]:
     assert any("||" in text for text in [json.dumps(parent.dump_model())])
     raw = [one.predict(frame, raw_score=True) for one in (parent, child)]
     values = frame.assign(d=frame.d.cat.codes.astype(float).replace(-1, np.nan)).to_numpy(float)
-    return Sums(*raw, trees, classes or 1), values
+    return Sums(raw, trees, classes or 1), values
 
 
 def sums_of_xgboost(classes: int, share: float) -> tuple[Sums, Any]:
     """Several classes have sets of categories; regression has nodes that were pruned, by `exact` alone."""
     frame, target = rows_of(classes)
     several = {"objective": "multi:softprob", "num_class": classes, "tree_method": "approx"}
-    settings = {"gamma": 3, "max_cat_to_onehot": 1, "nthread": 1}
+    settings = {"gamma": 1 if classes else 3, "max_cat_to_onehot": 1, "nthread": 1}
     rows = frame if classes else frame[list("abc")]
     matrix = xgboost.DMatrix(rows, target, enable_categorical=True)
     parent = xgboost.train(settings | (several if classes else {"tree_method": "exact"}), matrix, 4)
@@ -198,7 +198,7 @@ def sums_of_xgboost(classes: int, share: float) -> tuple[Sums, Any]:
         assert any(one["tree_param"]["num_deleted"] != "0" for one in found)
     values = frame.assign(d=frame.d.cat.codes.astype(float).replace(-1, np.nan)).to_numpy(float)
     scores = [one.predict(matrix, output_margin=True) for one in (parent, child)]
-    return Sums(*scores, [of_xgboost(one) for one in found], classes or 1), values
+    return Sums(scores, [of_xgboost(one) for one in found], classes or 1), values
 
 
 def sums_of_gradient_boosting(classes: int, share: float) -> tuple[Sums, Any]:
@@ -211,7 +211,7 @@ def sums_of_gradient_boosting(classes: int, share: float) -> tuple[Sums, Any]:
     score = "decision_function" if classes else "predict"
     for node in trees:
         node.scale(0.3)
-    return Sums(*(getattr(one, score)(values) for one in (parent, child)), trees, classes or 1), values
+    return Sums([getattr(one, score)(values) for one in (parent, child)], trees, classes or 1), values
 
 
 def sums_of_a_forest(classes: int, share: float) -> tuple[Sums, Any]:
@@ -224,7 +224,7 @@ def sums_of_a_forest(classes: int, share: float) -> tuple[Sums, Any]:
     for node in trees:
         node.scale(0.25)
     score = "predict_proba" if classes else "predict"
-    sums = Sums(*(getattr(one, score)(values) for one in (parent, child)), trees, classes or 1)
+    sums = Sums([getattr(one, score)(values) for one in (parent, child)], trees, classes or 1)
     sums.outputs = 1  # all classes in each tree
     return sums, values
 
@@ -263,6 +263,7 @@ def test_weakest_splits_become_leaves(folder: Path, model: str) -> None:
     child = trainwright.compress(parent, leaves=0.6)
     rows = pd.read_csv(folder / "rows.csv").head(60)
     before, after = trainwright.load(parent), trainwright.load(child)
+    assert before.preparation is not None
     features = np.asarray(before.preparation.features(rows))
     found = after.predict_proba(rows)[:, 1]
     np.testing.assert_allclose(found, expected(model, before.native, features, 0.6), rtol=1e-5, atol=1e-6)

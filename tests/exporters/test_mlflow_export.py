@@ -15,7 +15,8 @@ import pytest
 import trainwright
 from customers import NEW, config, write_customers
 from late import Late
-from trainwright.errors import InputError
+from trainwright.cli.main import main
+from trainwright.errors import InputError, TrainwrightError
 from trainwright.exporters.mlflow import MlflowExporter
 from trainwright.records.run_dir import RunDir
 from trainwright.storage.portable import stored_weights, write_portable
@@ -124,6 +125,46 @@ def test_text_that_only_the_preparation_reads_stays_text(tmp_path: Path) -> None
     assert types == {"when": "string", "price": "string", "open": "string"}
     text = pandas.DataFrame({"when": ["03/04/2026"], "price": ["7,5"], "open": ["ja"]})
     assert len(model.predict(text)) == 1
+
+
+def test_the_onnx_flavor_takes_raw_columns(exported: tuple[Any, Path], tmp_path: Path) -> None:
+    """Both flavors give the run's predictions; that of ONNX by ONNX Runtime alone."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    run, without = exported
+    path = trainwright.export(run, tmp_path / "served", "mlflow", options={"flavor": "onnx"})
+    expected = trainwright.load(run).predict(pandas.DataFrame(NEW))
+
+    model = mlflow.onnx.load_model(str(path))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    rows = pandas.DataFrame(NEW)
+    feeds = {name: rows[name].to_numpy(float)[:, None] for name in ("age", "income", "seats")}
+    feeds["city"] = rows[["city"]].fillna("").to_numpy(object)
+    feeds["joined"] = pandas.to_datetime(rows["joined"]).to_numpy("datetime64[us]").astype(np.int64)[:, None]
+    label, chances = session.run(["label", "probabilities"], feeds)
+    assert label.ravel().tolist() == expected["prediction"].tolist()
+    np.testing.assert_allclose(chances[:, 1], expected["probability_gold"], atol=1e-6)
+
+    served, before = (mlflow.pyfunc.load_model(str(one)) for one in (path, without))
+    assert served.metadata.signature.to_dict() == before.metadata.signature.to_dict()
+    typed = rows.astype({"age": float, "seats": float}).assign(joined=pandas.to_datetime(rows["joined"]))
+    pandas.testing.assert_frame_equal(served.predict(typed), before.predict(typed))
+    assert "onnxruntime==" in (path / "requirements.txt").read_text()
+
+    assert main(["certificate", "verify", str(path / "model.onnx")]) == 0
+    assert main(["certificate", "verify", str(path), "--trust"]) == 0
+    content = bytearray((path / "model.onnx").read_bytes())
+    content[-20] ^= 1
+    (path / "model.onnx").write_bytes(content)
+    assert main(["certificate", "verify", str(path), "--trust"]) == 3
+
+
+def test_a_model_that_onnx_cannot_hold_gets_no_such_flavor(tmp_path: Path) -> None:
+    settings = config(write_customers(tmp_path / "customers.csv"), "kernel_ridge", target="spent")
+    settings["model"]["params"], settings["data"]["impute"] = {}, "median"
+    run = trainwright.train(settings, runs_dir=tmp_path / "runs", quiet=True)
+    with pytest.raises(TrainwrightError, match=r"(?s)flavor=onnx: .*leave the option out"):
+        trainwright.export(run, tmp_path / "served", "mlflow", options={"flavor": "onnx"})
+    assert not (tmp_path / "served").exists()
 
 
 def test_masks_and_language_models_are_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +23,7 @@ from trainwright.exporters.native import (
     SklearnExporter,
     SkopsExporter,
 )
+from trainwright.records.artifact import read_certificate
 from trainwright.runs.run import Run
 from trainwright.testing.exporter_suite import ExporterSuite
 
@@ -53,6 +55,14 @@ class TestNative(ExporterSuite):
 
     def damage(self, path: Path) -> None:
         change_columns(path)
+
+    def test_the_certificate_has_the_version_of_the_library(
+        self, artifact_of: Callable[[str, Path], Path], tmp_path: Path
+    ) -> None:
+        for name in ("xgboost", "lightgbm", "catboost"):
+            versions = read_certificate(artifact_of(name, tmp_path / name)).versions
+            assert versions[name] == import_module(name).__version__
+            assert set(versions) == {"trainwright", "numpy", name}
 
     def test_others_are_refused_with_the_formats_that_they_have(
         self, run_of: Callable[[str], Run], tmp_path: Path

@@ -113,6 +113,11 @@ class Exporter(ABC):
             )
 
     @classmethod
+    def packages_for(cls, framework: str) -> Sequence[str]:  # noqa: ARG003
+        """Return the packages that open the artifact of a framework's model."""
+        return cls.packages
+
+    @classmethod
     def check_runtime(cls) -> None:
         """Check that the runtime is installed.
 

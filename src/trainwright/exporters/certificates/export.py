@@ -85,7 +85,7 @@ def export_certified(
                 "format": form,
                 "run": about,
                 "licence": licence,
-                "versions": _versions(exporter),
+                "versions": _versions(exporter.packages_for(name_of_framework(predictor.framework))),
                 "data": predictor.stored.data.to_json(),
                 "config": portable_config(predictor.run),
                 "options": exporter.options,
@@ -227,7 +227,7 @@ def origin_of(run: RunDir, config: RunConfig, info: DataInfo, checkpoint: Path) 
     }
 
 
-def _versions(exporter: Exporter) -> dict[str, str]:
+def _versions(packages: Sequence[str]) -> dict[str, str]:
     known, sources = {"trainwright": VERSION}, metadata.packages_distributions()
-    found = {name: sources.get(name, [name]) for name in exporter.packages}
+    found = {name: sources.get(name, [name]) for name in packages}
     return known | {name: metadata.version(name if name in of else of[0]) for name, of in found.items()}

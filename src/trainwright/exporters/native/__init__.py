@@ -24,6 +24,11 @@ class NativeExporter(PreparedExporter):
     extra = "tabular"
     frameworks: ClassVar[Sequence[str]] = ("catboost", "lightgbm", "xgboost")
 
+    @classmethod
+    def packages_for(cls, framework: str) -> Sequence[str]:
+        """Return the packages, and the library whose own file it is."""
+        return list(dict.fromkeys([*cls.packages, framework]))
+
     def write_model(self, predictor: Predictor, folder: Path) -> None:
         """Write the file, whose suffix is the library's."""
         write_file(predictor, folder)

@@ -5,6 +5,7 @@
     wheels/                     the wheel of Trainwright, which is on no package index
     input_example.json          a row that the model takes; synthetic, as no row of the data leaves the run
     run/                        the portable part of the run
+    model.onnx                  the model for the flavor `onnx`, if it was asked for
 
 MLflow itself is not imported: the files are plain, and its import takes seconds.
 """
@@ -44,6 +45,7 @@ from trainwright.version import VERSION
 
 LOADER = "trainwright.integrations.mlflow"
 DATA = "run"  # the folder of the portable run
+ONNX = "model.onnx"
 WHEELS = "wheels"  # where MLflow, too, puts those that it adds to a model
 _ALWAYS = ("numpy", "pandas")  # predictions are data frames
 _VERSION = re.compile(r"[\w.!+-]+")
@@ -63,6 +65,8 @@ def write_model(
     folder: Path,
     logged: Logged = Logged(),  # noqa: B008 - immutable
     metadata: Mapping[str, str] | None = None,
+    *,
+    onnx: bool = False,
 ) -> Path:
     """Turn a folder that holds a portable run in `run` into an MLflow model, and return it.
 
@@ -70,6 +74,7 @@ def write_model(
         folder: The folder.
         logged: The ids in MLflow, if the model is logged there.
         metadata: What else to write into the metadata of `MLmodel`.
+        onnx: The folder holds `model.onnx`, which `mlflow.onnx` is to load.
 
     Raises:
         InputError: The model's predictions need targets, so that rows alone have none; or they are masks.
@@ -89,7 +94,7 @@ def write_model(
     example = _example(preparation) if isinstance(preparation, TabularPreparation) else None
     document = {
         **_identity(logged),
-        "flavors": _flavors(manifest, info),
+        "flavors": _flavors(manifest, info) | (_onnx_flavor() if onnx else {}),
         "signature": {
             "inputs": json.dumps(_inputs(info, preparation)),
             "outputs": json.dumps(_outputs(info)),
@@ -101,6 +106,8 @@ def write_model(
         document["saved_input_example_info"] = _write_example(folder, example)
     (folder / "MLmodel").write_text(emit(document), encoding="utf-8")
     requirements, missing = requirements_of(run, manifest), _missing(run)
+    if onnx:
+        requirements += [f"{name}=={installed_version(name)}" for name in ("onnx", "onnxruntime")]
     if (wheel := write_wheel(folder / WHEELS)) is not None:
         requirements.append(wheel.relative_to(folder).as_posix())
     else:
@@ -128,6 +135,12 @@ def _flavors(manifest: Manifest, info: DataInfo) -> Json:
     }
     own = {"version": VERSION, "run_id": manifest.run_id, "task": info.task, "data": DATA}
     return {"python_function": pyfunc, "trainwright": own}
+
+
+def _onnx_flavor() -> Json:
+    """Return the flavor that `mlflow.onnx` reads, which serves on the CPU as the certificate was made."""
+    about = {"onnx_version": installed_version("onnx"), "data": ONNX, "code": None}
+    return {"onnx": {**about, "providers": ["CPUExecutionProvider"], "onnx_session_options": None}}
 
 
 # --- signature
