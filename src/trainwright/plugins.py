@@ -188,7 +188,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "s3": BuiltIn("trainwright.stores.s3:S3Store", "s3"),
     },
     "version": {
-        "dvc": BuiltIn("trainwright.versions.dvc:DvcVersion", "dvc"),
+        "dvc": BuiltIn("trainwright.versions.dvc:DvcVersion"),
         "embedded": BuiltIn("trainwright.versions.embedded:EmbeddedVersion"),
     },
 }
