@@ -167,6 +167,7 @@ def test_a_corrupt_row_of_a_parquet_shard_is_named_or_left_out(
 
 
 MODULE = """
+import os
 from pathlib import Path
 
 import numpy as np
@@ -182,7 +183,8 @@ class Some:
         return 60
 
     def __getitem__(self, i):
-        if i in self.broken and not Path(__file__).with_name("repaired").exists():
+        # A question that is not seen: a disk that mends is no input.
+        if i in self.broken and not os.access(Path(__file__).with_name("repaired"), os.F_OK):
             raise ValueError("broken")
         return np.array([i % 7, i % 2], np.float32), i % 2
 
