@@ -32,6 +32,7 @@ from trainwright.redact import is_secret
 MISSING, THERE = "missing", "there"  # instead of a hash
 UNSET = "unset"
 _MANY = 200  # files read from one folder: from here on, the folder is noted instead of each
+HashFile = Callable[[str], str]
 _Origin = Literal["user", "ours", "import", "python", "library"]
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _PYTHON = tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "platstdlib"))
@@ -78,7 +79,8 @@ class Observation:
     credentials. `unseen` names what was used and cannot be observed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, hash_file: HashFile) -> None:
+        self._hash_file = hash_file
         self.files: dict[str, str] = {}
         self.variables: dict[str, str | None] = {}
         self.unseen: dict[str, None] = {}
@@ -95,13 +97,13 @@ class Observation:
     def begin_attempt(self) -> None:
         """Look again at what was read before, where another attempt has read it."""
         if self._attempts:
-            self.files = {name: state_of(name, before) for name, before in list(self.files.items())}
+            self.files = {name: self._state(name, before) for name, before in list(self.files.items())}
         self._attempts += 1
 
     def changed(self) -> list[str]:
         """Return the files and folders that have changed since they were read."""
         read = [(name, state) for name, state in list(self.files.items()) if state != MISSING]
-        return [name for name, state in read if state_of(name, state) != state]
+        return [name for name, state in read if self._state(name, state) != state]
 
     def note_file(self, path: str, *, writes: bool) -> None:
         """Note that a file is about to be opened."""
@@ -115,11 +117,11 @@ class Observation:
             return
         count = self._read_from[folder] = self._read_from.get(folder, 0) + 1
         if count <= _MANY:
-            self.files[path] = state_of(path)
+            self.files[path] = self._state(path)
             return
         for name in [name for name in self.files if os.path.dirname(name) == folder]:  # noqa: PTH120
             del self.files[name]
-        self.files[f"{folder}/*"] = state_of(f"{folder}/*")
+        self.files[f"{folder}/*"] = self._state(f"{folder}/*")
 
     def knows(self, path: str) -> bool:
         """Return whether the content of a file was noted, or that it is missing."""
@@ -128,13 +130,13 @@ class Observation:
     def note_question(self, path: str) -> None:
         """Note that it is asked whether a file or folder is there, or how large or old it is."""
         if path not in self.files and path not in self._written and not _is_no_input(path):
-            self.files[path] = state_of(path, THERE)
+            self.files[path] = self._state(path, THERE)
 
     def note_folder(self, path: str) -> None:
         """Note that a folder is about to be listed."""
         name = f"{path.rstrip('/')}/"
         if name not in self.files and path not in self._written and not _is_no_input(name):
-            self.files[name] = state_of(name)
+            self.files[name] = self._state(name)
 
     def note_written(self, path: str) -> None:
         """Note that a file or folder is made, changed or removed by this process.
@@ -146,6 +148,9 @@ class Observation:
             self._written.add(path)
         elif path not in self.files:
             self._written.add(path)
+
+    def _state(self, name: str, before: str = "") -> str:
+        return state_of(name, self._hash_file, before)
 
     def note_variable(self, name: str) -> None:
         """Note that a variable is read."""
@@ -165,11 +170,12 @@ def variable_state(name: str, variables: Mapping[str, str]) -> str | None:
     )
 
 
-def state_of(name: str, before: str = "") -> str:
+def state_of(name: str, hash_file: HashFile, before: str = "") -> str:
     """Return what is noted of a file or folder as it is now; see `Observation.files`.
 
     Args:
         name: Its path.
+        hash_file: Returns the SHA-256 (hex) of a file; raises OSError where it cannot be read.
         before: What was noted of it before.
     """
     with unobserved():
@@ -177,10 +183,10 @@ def state_of(name: str, before: str = "") -> str:
             if before == THERE:
                 return THERE if os.path.lexists(name) else MISSING
             if name.endswith("/*"):
-                return _content_of(name[:-2])
+                return _content_of(name[:-2], hash_file)
             if name.endswith("/"):
                 return _names_in(name)
-            return _sha256(name)
+            return hash_file(name)
         except (FileNotFoundError, NotADirectoryError):
             return MISSING
         except OSError as error:
@@ -193,13 +199,17 @@ def current() -> Observation | None:
 
 
 @contextmanager
-def observing() -> Iterator[None]:
-    """Observe what is inside; within another such block, that one goes on."""
+def observing(hash_file: HashFile) -> Iterator[None]:
+    """Observe what is inside; within another such block, that one goes on.
+
+    Args:
+        hash_file: See `state_of`.
+    """
     global _current, _users  # noqa: PLW0603 - the process has one audit hook
     with _lock:
         _add_hook()
         if _current is None:
-            _current, _users = Observation(), 0
+            _current, _users = Observation(hash_file), 0
             os.environ.__class__, os.stat = _Recording, _stat
             threading.Thread.start = _start_thread  # type: ignore[assignment,method-assign]
         _users += 1
@@ -428,24 +438,19 @@ def _is_no_input(path: str) -> bool:
     return False
 
 
-def _sha256(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _names_in(folder: str) -> str:
     """Return the SHA-256 of the names in a folder, without hidden ones and caches of bytecode."""
     names = sorted(name for name in os.listdir(folder) if not name.startswith((".", "__pycache__")))  # noqa: PTH208
     return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()
 
 
-def _content_of(folder: str) -> str:
+def _content_of(folder: str, hash_file: HashFile) -> str:
     """Return the SHA-256 of the names and contents of the files in a folder."""
     whole = hashlib.sha256()
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda one: one.name):
             if entry.is_file():
-                whole.update(f"{entry.name}\0{_sha256(entry.path)}\n".encode(errors="surrogateescape"))
+                whole.update(f"{entry.name}\0{hash_file(entry.path)}\n".encode(errors="surrogateescape"))
     return whole.hexdigest()
 
 

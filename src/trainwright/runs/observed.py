@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from trainwright.datasets.samples.file_hashes import hash_of
 from trainwright.process.observation import MISSING, THERE, Observation, current, state_of, variable_state
 from trainwright.records.manifest import CodeIdentity, Manifest, ObservedInputs
 from trainwright.records.run_dir import RunDir
@@ -24,11 +25,11 @@ def observed_inputs(
         run: The run: what is in its folder of runs is no input.
         before: What the run has read at its beginning, if it has begun before.
     """
-    here, seen = Path.cwd(), observation or Observation()
+    here, seen = Path.cwd(), observation or Observation(hash_of)
     before = before or ObservedInputs()
     sources = module_files(code)
     beginning = f"{run.path.absolute().parent.parent}{os.sep}"
-    files = {name: state_of(_absolute(name, here), state) for name, state in before.files.items()}
+    files = {name: state_of(_absolute(name, here), hash_of, state) for name, state in before.files.items()}
     files |= {
         _recorded(name, here): state
         for name, state in list(seen.files.items())

@@ -12,6 +12,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from trainwright.config import Resolved
+from trainwright.datasets.samples.file_hashes import hash_of
 from trainwright.errors import ChangedInputsError, InputError
 from trainwright.process.environ import temporary_environment
 from trainwright.process.observation import observing
@@ -212,7 +213,7 @@ def working_in(
     is_code = folder.resolve() in [path.resolve() for path in code]
     # Processes of Python that start in here, ours or those of libraries, import from it only if it is code.
     apart = {} if is_code else {"PYTHONSAFEPATH": "1"}
-    with contextlib.chdir(folder), temporary_environment(apart), observing():
+    with contextlib.chdir(folder), temporary_environment(apart), observing(hash_of):
         sys.path[:] = during
         try:
             yield

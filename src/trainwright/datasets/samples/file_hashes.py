@@ -25,6 +25,7 @@ from trainwright.storage.urls import cache_folder
 
 _reads_again = ContextVar("reads_again", default=False)  # of this thread: ignore what is remembered
 Stamp = list[int]
+_LARGE = 64 * 1024**2  # bytes
 
 
 def hashes_of(paths: Sequence[str]) -> list[str]:
@@ -40,7 +41,8 @@ def hashes_of(paths: Sequence[str]) -> list[str]:
     record = cache_folder() / "hashes" / f"{sha256_bytes(root.encode(errors='surrogateescape'))[:32]}.json"
     known = {} if _reads_again.get() else _read(record)
     now = time.time_ns()
-    found = dict(zip(files, THREADS.map(lambda file: _hashed(file, known), files), strict=True))
+    each = map if len(files) == 1 else THREADS.map
+    found = dict(zip(files, each(lambda file: _hashed(file, known), files), strict=True))
     fresh = {
         file: [*stamp, sha256, _checksum(file, stamp, sha256)]
         for file, (stamp, sha256) in found.items()
@@ -51,6 +53,20 @@ def hashes_of(paths: Sequence[str]) -> list[str]:
             make_folders(record.parent)
             write_atomically(record, json.dumps({**known, **fresh}).encode())
     return [found[file][1] for file in files]
+
+
+def hash_of(path: str) -> str:
+    """Return the SHA-256 (hex) of a file's content; that of a large file is remembered.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if os.stat(path).st_size < _LARGE:  # noqa: PTH116 - it may be a folder
+        return sha256_file(Path(path))
+    try:
+        return hashes_of([path])[0]
+    except DataError as error:
+        raise OSError(str(error)) from error
 
 
 @contextmanager
