@@ -26,6 +26,7 @@ from trainwright.stores.base import DataStore, Version
 LIMIT = "TRAINWRIGHT_DATA_CACHE_GIB"
 _DEFAULT_GIB = 50.0
 _CONTENT, _RECORD, _LOCK = "content", "record.json", ".lock"
+_SLOW = 128 * 1024**2  # bytes that take long enough to say so
 _FILES = "files"  # of a tree, whose content is the list of their hashes
 _NEW = ".new-"  # folders of downloads that have not ended
 log = logging.getLogger("trainwright")
@@ -123,7 +124,8 @@ class DataCache:
         """
 
         def fill(content: Path) -> Mapping[str, object]:
-            log.info("writing %s (%s) to %s", what, _gib(size), self._folder)
+            if size >= _SLOW:
+                log.info("writing %s (%s) to %s", what, _gib(size), self._folder)
             files = content.with_name(_FILES)
             files.mkdir()
             name = make(files).relative_to(files).as_posix()
