@@ -111,6 +111,16 @@ def test_rows_that_the_parent_learned_from_are_left_out(here: Path, caplog: pyte
     assert found["parent"]["test_accuracy"] == pytest.approx(accuracy_score(kept["churn"], answers))
 
 
+def test_rows_with_a_column_more_are_known_again(here: Path) -> None:
+    """The hash of their content is another one, so that rows that trained the parent test the child."""
+    by_content = {"by": "hash", "val": 0.2, "test": 0.2}
+    parent = trained(split=by_content)
+    pd.read_csv("january.csv").assign(more=1.5).to_csv("more.csv", index=False)
+    child = trainwright.retrain(parent, data="more.csv", quiet=True)
+    found = child.retraining
+    assert 0 < found["rows"]["test"] < 60 < found["left_out"]["test"]
+
+
 def test_rows_of_separate_files(here: Path) -> None:
     frame = customers(900)
     for name, start, stop in (("train", 0, 400), ("val", 400, 500), ("test", 450, 600), ("more", 0, 300)):

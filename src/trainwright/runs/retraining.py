@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -35,20 +34,14 @@ _OF_ROWS = ("csv", "parquet", "jsonl", "excel", "npz", "text_table")  # data typ
 Read = Callable[[str], Any]
 
 
-@dataclass(frozen=True)
-class Seen:
-    """The rows that a parent learned from, by split.
-
-    `by_keys`: the splits of parent and child follow from the keys of the rows, so that no test row of one
-    trains the other; there are no `rows` then.
-    """
-
-    by_keys: bool
-    rows: Mapping[SplitName, Any]
+Seen = Mapping[SplitName, Any]  # the rows that a parent learned from, by split
 
 
 def seen_by(parent: Predictor, split: SplitConfig) -> Seen:
     """Return the rows that a parent learned from.
+
+    They need not be known where the splits of parent and child follow from the keys of the rows, so that no
+    test row of one trains the other. The content of a row is no such key: with a column more, it is another.
 
     Args:
         parent: The parent, which is not trained on objects.
@@ -59,8 +52,8 @@ def seen_by(parent: Predictor, split: SplitConfig) -> Seen:
         DataError: They cannot be read.
     """
     data = _data(parent)
-    if split.by == "hash" and split == data.split and data.train_path is None:
-        return Seen(True, {})
+    if split.key is not None and split == data.split and data.train_path is None:
+        return {}
     if not _takes_rows(parent):
         raise InputError(
             f"run {parent.run.id} was trained on {data.type}, whose rows are not recognised by their "
@@ -71,7 +64,7 @@ def seen_by(parent: Predictor, split: SplitConfig) -> Seen:
     _check_unchanged(parent.run, bundle, names)
     read: Read = cache(parent.files.read)
     found = {name: _rows(read, data, bundle, name) for name in names}
-    return Seen(False, {name: rows for name, rows in found.items() if rows is not None})
+    return {name: rows for name, rows in found.items() if rows is not None}
 
 
 def compare(parent: Predictor, child: Predictor, seen: Seen) -> dict[str, Any]:
@@ -175,7 +168,7 @@ def _unseen(rows: Any, seen: Seen, split: SplitName) -> Any:
     """Return a mask, (rows,) bool, of the rows that are not among those that the parent learned from."""
     mask = np.ones(count_of(rows), dtype=bool)
     for name in _LEFT_OUT[split]:
-        if (others := seen.rows.get(name)) is not None:
+        if (others := seen.get(name)) is not None:
             shared = [column for column in rows if column in set(others)]
             known = set(_contents(others, shared))
             mask &= np.array([one not in known for one in _contents(rows, shared)], dtype=bool)
