@@ -44,14 +44,15 @@ class DvcVersion:
         if not path or ".." in PurePosixPath(path).parts:
             raise DataError(f"data.dvc.path: {path!r} is no path of a file or folder in the repository")
         _refuse_credentials(repo)
-        given = {**reference, "repo": repo, "path": path, "rev": reference.get("rev") or "HEAD"}
+        asked = {**reference, "repo": repo, "path": path, "rev": reference.get("rev") or "HEAD"}
+        given = {name: value for name, value in asked.items() if value}
         found = self._look(given)
         return Pin(
             kind="dvc",
             source=f"{repo} {path}",
             revision=found["commit"],
             content=None if found["md5"] is None else f"md5:{found['md5']}",
-            reference={name: value for name, value in given.items() if value} | {"rev": found["commit"]},
+            reference={**given, "rev": found["commit"]},
             file=PurePosixPath(path).name if found["is_file"] else "",
         )
 
