@@ -23,7 +23,7 @@ from trainwright.errors import ChangedInputsError, DataError, InputError
 from trainwright.process import observation
 from trainwright.records.manifest import Manifest, ObservedInputs
 from trainwright.records.run_dir import RunDir
-from trainwright.runs.clock import clock_reads
+from trainwright.runs.unrepeatable_calls import unrepeatable_calls
 
 _HEAD = """
 import json, os
@@ -367,7 +367,7 @@ def test_times_that_are_only_shown_do_not_count(project: Path) -> None:
     source = """
     import time, datetime as dt
     from time import time as now
-    import pandas as pd
+    import pandas as pd, numpy as np, uuid
     begin = time.time()
 
     class Timer:
@@ -386,9 +386,16 @@ def test_times_that_are_only_shown_do_not_count(project: Path) -> None:
 
     day = dt.date.today().weekday()
     hour = pd.Timestamp.now().hour
+    born = 1_700_000_000
+    age = int(time.time()) - born
+    draw = np.random.default_rng()
+    name = str(uuid.uuid4())
+    seeded = np.random.default_rng(3)
+    print(uuid.uuid4())
     """
     (project / "clocks.py").write_text(textwrap.dedent(source))
     __import__("clocks")
     code = Manifest(run_id="r", experiment="e").code.model_copy(update={"modules": {"clocks": "1"}})
-    lines = [f"clocks, line {number}" for number in (15, 21, 22)]
-    assert clock_reads(code) == lines
+    lines = [f"the clock (clocks, line {number})" for number in (15, 21, 22, 24)]
+    lines += [f"random numbers without a seed (clocks, line {number})" for number in (25, 26)]
+    assert unrepeatable_calls(code) == lines

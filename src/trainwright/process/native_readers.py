@@ -7,6 +7,7 @@ observed, a wrapper only calls what it wraps. Readers that are not in the table 
 from __future__ import annotations
 
 import functools
+import glob
 import inspect
 import os
 import sys
@@ -22,6 +23,8 @@ _POLARS = ("csv", "parquet", "ndjson", "ipc", "delta")
 _READERS: Mapping[str, Mapping[str, str]] = {
     "catboost.core": {"Pool.__init__": "data", "CatBoost.load_model": "fname"},
     "cv2": {"imread": "filename", "imreadmulti": "filename"},
+    "onnxruntime.capi.onnxruntime_inference_collection": {"InferenceSession.__init__": "path_or_bytes"},
+    "torch.jit": {"load": "f"},
     "faiss": {"read_index": "f"},
     "h5py._hl.files": {"File.__init__": "name"},
     "lightgbm.basic": {"Dataset.__init__": "data", "Booster.__init__": "model_file"},
@@ -140,5 +143,10 @@ def _paths(given: Any) -> Iterable[str]:
     for one in given if isinstance(given, list | tuple) else [given]:
         if isinstance(one, str | bytes | os.PathLike):
             path = os.fsdecode(one).removeprefix("file://").partition("?")[0]
-            if os.path.isfile(path):  # noqa: PTH113
+            if os.path.isdir(path):  # noqa: PTH112
+                found = os.walk(path)
+                yield from (f"{folder}{os.sep}{name}" for folder, _, names in found for name in names)
+            elif os.path.isfile(path):  # noqa: PTH113
                 yield path
+            elif "*" in path:
+                yield from glob.iglob(path, recursive=True)  # noqa: PTH207

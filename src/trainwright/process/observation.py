@@ -15,16 +15,15 @@ import hashlib
 import os
 import stat
 import sys
-import sysconfig
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
+from trainwright.process.call_origins import called_by_user, called_for_user, note_thread, origin_of
 from trainwright.process.module_sources import is_installed
 from trainwright.process.native_readers import wrap_readers
 from trainwright.redact import is_secret
@@ -33,9 +32,6 @@ MISSING, THERE = "missing", "there"  # instead of a hash
 UNSET = "unset"
 _MANY = 200  # files read from one folder: from here on, the folder is noted instead of each
 HashFile = Callable[[str], str]
-_Origin = Literal["user", "ours", "import", "python", "library"]
-_OURS = f"{Path(__file__).parents[1]}{os.sep}"
-_PYTHON = tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "platstdlib"))
 _HOME = os.path.expanduser("~")  # noqa: PTH111
 # Where the system, Python and libraries keep what is theirs.
 _NOT_INPUTS = tuple(
@@ -51,8 +47,6 @@ _CACHES = (
     "huggingface/datasets",
     "torch/hub",
 )  # of content, in the user's folder of caches
-# Libraries that read variables for the code that calls them.
-_ON_BEHALF = ("decouple", "dotenv", "dynaconf", "environs", "hydra", "omegaconf", "pydantic_settings")
 # Variables that say where, for whom and beside whom a process runs.
 _PLACES = {
     *("HOME", "USER", "LOGNAME", "USERNAME", "SHELL", "PATH", "PWD", "OLDPWD", "TMPDIR", "TEMP", "TMP"),
@@ -66,7 +60,6 @@ _current: Observation | None = None
 _users = 0  # of the current observation
 _is_added = False
 _lock = threading.Lock()
-_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()  # that the user's code has started
 
 
 class Observation:
@@ -87,18 +80,27 @@ class Observation:
         self.began = dict(os.environ)
         self._written: set[str] = set()
         self._read_from: dict[str, int] = {}  # folder -> files that were read there
+        self._appended: dict[str, str] = {}  # file -> what it held before this process has added to it
         self._attempts = 0
 
-    @property
-    def size(self) -> int:
-        """The number of things that were noted: a larger one shows that there are new ones."""
-        return len(self.files) + len(self.variables) + len(self.unseen)
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Note what an attempt reads for this attempt alone; what is read between attempts is of all.
 
-    def begin_attempt(self) -> None:
-        """Look again at what was read before, where another attempt has read it."""
+        Files that were read before an earlier attempt may have changed in the meantime: they are looked at
+        again.
+        """
+        shared = (self.files, self.variables, self.unseen)
+        files, variables, unseen = shared
         if self._attempts:
-            self.files = {name: self._state(name, before) for name, before in list(self.files.items())}
+            files = {name: self._state(name, before) for name, before in list(files.items())}
         self._attempts += 1
+        self.files, self.variables, self.unseen = dict(files), dict(variables), dict(unseen)
+        self._read_from.clear()
+        try:
+            yield
+        finally:
+            self.files, self.variables, self.unseen = shared
 
     def changed(self) -> list[str]:
         """Return the files and folders that have changed since they were read."""
@@ -110,6 +112,8 @@ class Observation:
         if writes:
             self.note_written(path)
             return
+        if path in self._appended and path not in self.files:
+            self.files[path] = self._appended[path]
         if self.knows(path) or path in self._written or _is_no_input(path):
             return
         folder = os.path.dirname(path)  # noqa: PTH120
@@ -128,7 +132,7 @@ class Observation:
         return self.files.get(path, THERE) != THERE
 
     def note_question(self, path: str) -> None:
-        """Note that it is asked whether a file or folder is there, or how large or old it is."""
+        """Note that it is asked whether a file or folder is there."""
         if path not in self.files and path not in self._written and not _is_no_input(path):
             self.files[path] = self._state(path, THERE)
 
@@ -146,8 +150,17 @@ class Observation:
         if path in self._written or self.files.get(path) == MISSING:
             self.files.pop(path, None)
             self._written.add(path)
-        elif path not in self.files:
+        elif path not in self.files and path not in self._appended:
             self._written.add(path)
+
+    def note_appended(self, path: str) -> None:
+        """Note that this process adds to a file: what it held before is an input if the file is read."""
+        if self.knows(path) or path in self._written or _is_no_input(path):
+            return
+        if os.path.exists(path):  # noqa: PTH110
+            self._appended.setdefault(path, self._state(path))
+        else:
+            self.note_written(path)
 
     def _state(self, name: str, before: str = "") -> str:
         return state_of(name, self._hash_file, before)
@@ -193,6 +206,11 @@ def state_of(name: str, hash_file: HashFile, before: str = "") -> str:
             return f"cannot be read: {error.strerror or error}"
 
 
+def attempt_of(observation: Observation | None) -> AbstractContextManager[None]:
+    """Return `Observation.attempt`, or what does nothing where nothing is observed."""
+    return nullcontext() if observation is None else observation.attempt()
+
+
 def current() -> Observation | None:
     """Return the observation that is going on."""
     return _current
@@ -210,7 +228,8 @@ def observing(hash_file: HashFile) -> Iterator[None]:
         _add_hook()
         if _current is None:
             _current, _users = Observation(hash_file), 0
-            os.environ.__class__, os.stat = _Recording, _stat
+            os.environ.__class__, os.environb.__class__, os.stat = _Recording, _Recording, _stat
+            BaseProcess.start = _start_process  # type: ignore[assignment,method-assign]
             threading.Thread.start = _start_thread  # type: ignore[assignment,method-assign]
         _users += 1
     try:
@@ -225,7 +244,8 @@ def observing(hash_file: HashFile) -> Iterator[None]:
 def _stop() -> None:
     global _current  # noqa: PLW0603
     _current = None
-    os.environ.__class__, os.stat = _Environ, _stat_of_python
+    os.environ.__class__, os.environb.__class__, os.stat = _Environ, _Environ, _stat_of_python
+    BaseProcess.start = _start_process_of_python  # type: ignore[method-assign]
     threading.Thread.start = _start_of_python  # type: ignore[method-assign]
 
 
@@ -243,16 +263,21 @@ def _add_hook() -> None:
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     """Note an event of the interpreter; see PEP 578 and Python's table of audit events."""
     observation = _current
-    if observation is None or (note := _NOTES.get(event)) is None or getattr(_busy, "is_set", False):
+    if observation is None or (note := _NOTES.get(event)) is None or _is_busy():
         return
     with unobserved(), suppress(Exception):  # the user's code must not fail of it
         note(observation, arguments, sys._getframe(1))
 
 
+def _is_busy() -> bool:
+    """Return whether this thread notes something, or is not to be observed."""
+    return getattr(_busy, "is_set", False)
+
+
 @contextmanager
 def unobserved() -> Iterator[None]:
     """Note nothing of what this thread does."""
-    before = getattr(_busy, "is_set", False)
+    before = _is_busy()
     _busy.is_set = True
     try:
         yield
@@ -271,36 +296,55 @@ def _opened(observation: Observation, arguments: tuple[Any, ...], frame: FrameTy
         return
     if observation.knows(name):
         return
-    if access != os.O_WRONLY and _is_the_users(frame):
+    if access != os.O_WRONLY and called_for_user(frame):
         observation.note_file(_source_of(name), writes=False)
-    if access != os.O_RDONLY:
+    if access == os.O_WRONLY:
+        observation.note_appended(name)
+    elif access == os.O_RDWR:
         observation.note_file(name, writes=True)
 
 
 def _read_natively(path: str) -> None:
     """Note a file that a function of a library is about to read."""
-    if (observation := _current) is not None and not getattr(_busy, "is_set", False):
+    if (observation := _current) is not None and not _is_busy():
         with unobserved(), suppress(Exception):
-            if _is_the_users(sys._getframe(2)):  # beyond this function and the wrapper
+            if called_for_user(sys._getframe(2)):  # beyond this function and the wrapper
                 observation.note_file(_absolute(path), writes=False)
 
 
 def _listed(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
     path = arguments[0]
-    if not isinstance(path, int) and _origin(frame) != "import" and _is_the_users(frame):
+    if not isinstance(path, int) and origin_of(frame) != "import" and called_for_user(frame):
         observation.note_folder(_absolute("." if path is None else path))
 
 
 def _loaded(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
     """Note a library or a database: a file, if it is named by its path."""
-    name = os.fsdecode(arguments[0]) if arguments[0] else ""
-    if (os.sep in name or Path(name).is_file()) and _is_the_users(frame):
+    name = os.fsdecode(arguments[0]).removeprefix("file:").partition("?")[0] if arguments[0] else ""
+    if (os.sep in name or Path(name).is_file()) and called_for_user(frame):
         observation.note_file(_absolute(name), writes=False)
+
+
+def _called_natively(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    """Note a library that is opened to call its functions, which may do anything."""
+    if called_by_user(frame):
+        observation.unseen[f"native code ({arguments[0] or 'of the C library'})"] = None
+    _loaded(observation, arguments, frame)
+
+
+def _forked(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:  # noqa: ARG001
+    if called_for_user(frame):
+        observation.unseen["another process"] = None
+
+
+def _made_folder(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:  # noqa: ARG001
+    if not os.path.lexists(name := _absolute(arguments[0])):
+        observation.note_written(name)
 
 
 def _imported(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
     """Note an extension module that is loaded."""
-    if arguments[1] and _is_the_users(frame):
+    if arguments[1] and called_for_user(frame):
         observation.note_file(_absolute(arguments[1]), writes=False)
 
 
@@ -309,14 +353,14 @@ def _started(observation: Observation, arguments: tuple[Any, ...], frame: FrameT
     first = arguments[0] if not isinstance(arguments[0], list | tuple) else arguments[0][0]
     if not isinstance(first, str | bytes | os.PathLike):
         first = next(iter(arguments[1]), "") if isinstance(arguments[1], list | tuple) else arguments[1]
-    if _asker(frame) not in ("platform", "ctypes.util", "uuid") and _is_the_users(frame):
+    if _asker(frame) not in ("platform", "ctypes.util", "uuid") and called_for_user(frame):
         program = os.fsdecode(first).split(" ")[0]
         observation.unseen[f"the program {os.path.basename(program)}"] = None  # noqa: PTH119
 
 
 def _connected(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
     address = arguments[1]
-    if not _is_the_users(frame):
+    if not called_for_user(frame):
         return
     if isinstance(address, tuple):
         observation.unseen[f"the network ({address[0]})"] = None
@@ -334,7 +378,7 @@ _NOTES: Mapping[str, Callable[[Observation, tuple[Any, ...], FrameType], None]] 
     "open": _opened,
     "os.listdir": _listed,
     "os.scandir": _listed,
-    "ctypes.dlopen": _loaded,
+    "ctypes.dlopen": _called_natively,
     "sqlite3.connect": _loaded,
     "import": _imported,
     "subprocess.Popen": _started,
@@ -347,64 +391,14 @@ _NOTES: Mapping[str, Callable[[Observation, tuple[Any, ...], FrameType], None]] 
     "socket.sendto": _connected,
     "os.rename": _changed_on_disk,
     "os.remove": _changed_on_disk,
-    "os.mkdir": _changed_on_disk,
+    "os.mkdir": _made_folder,
+    "os.fork": _forked,
 }
-
-
-def _is_the_users(frame: FrameType | None) -> bool:
-    """Return whether the user's code makes a call, itself or by a library.
-
-    What a library does when it is imported is its own. In a thread that the user's code has started, all is
-    the user's, such as a function of a library that a pool runs.
-    """
-    passed = False  # by code of a library
-    while frame is not None:
-        origin = _origin(frame)
-        if origin == "user":
-            return True
-        if origin == "ours" or (origin == "import" and passed):
-            return False
-        passed = passed or origin == "library"
-        frame = frame.f_back
-    return threading.current_thread() in _threads
-
-
-def _origin(frame: FrameType) -> _Origin:
-    code = frame.f_code
-    known = _origins.get(code)
-    if known is None:
-        known = _origins[code] = _origin_of(code.co_filename, frame.f_globals)
-    return known
-
-
-_origins: dict[Any, _Origin] = {}  # by code
-
-
-def _origin_of(file: str, names: Mapping[str, Any]) -> _Origin:
-    if file.startswith("<frozen importlib") or file.startswith("<frozen zipimport"):
-        return "import"
-    if file.startswith("<"):  # made of text: as the module whose names it uses
-        module = str(names.get("__file__") or "")
-        if not module:
-            top = str(names.get("__name__", "")).partition(".")[0]
-            return "python" if top in sys.stdlib_module_names - {"__main__"} else "user"
-        return _origin_of_file(module)
-    return _origin_of_file(file)
-
-
-@cache
-def _origin_of_file(file: str) -> _Origin:
-    if file.startswith(_OURS):
-        return "ours"
-    if not is_installed(file):
-        return "user"
-    is_library = f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
-    return "python" if file.startswith(_PYTHON) and not is_library else "library"
 
 
 def _asker(frame: FrameType | None) -> str:
     """Return the first module of Python's library, from inside, that is not the one that starts programs."""
-    while frame is not None and _origin(frame) == "python":
+    while frame is not None and origin_of(frame) == "python":
         name = str(frame.f_globals.get("__name__"))
         if name not in ("subprocess", "os"):
             return name
@@ -455,14 +449,20 @@ def _content_of(folder: str, hash_file: HashFile) -> str:
 
 
 _stat_of_python = os.stat
+_EXISTENCE = ("exists", "isfile", "isdir", "is_file", "is_dir", "is_mount", "samefile")  # functions of Python
 
 
 def _stat(path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
     """Return what `os.stat` returns, and note that the user's code has asked."""
     observation = _current
-    if observation is not None and not isinstance(path, int) and _is_their_own(sys._getframe(1)):
+    frame = sys._getframe(1)
+    if observation is not None and not isinstance(path, int) and not _is_busy() and called_by_user(frame):
         with unobserved(), suppress(Exception):
-            observation.note_question(_absolute(path))
+            name = _absolute(path)
+            if frame.f_code.co_name in _EXISTENCE or os.path.isdir(name):  # noqa: PTH112
+                observation.note_question(name)
+            else:  # its size, or its age
+                observation.note_file(name, writes=False)
     return _stat_of_python(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
 
 
@@ -471,9 +471,19 @@ _start_of_python = threading.Thread.start
 
 def _start_thread(thread: threading.Thread) -> None:
     """Start a thread, and note whether the user's code starts it."""
-    if _current is not None and _is_the_users(sys._getframe(1)):
-        _threads.add(thread)
+    if _current is not None and called_for_user(sys._getframe(1)):
+        note_thread(thread)
     _start_of_python(thread)
+
+
+_start_process_of_python = BaseProcess.start
+
+
+def _start_process(process: BaseProcess) -> None:
+    """Start a process of `multiprocessing`, and note that the user's code does."""
+    if (observation := _current) is not None and called_for_user(sys._getframe(1)):
+        observation.unseen["another process"] = None
+    _start_process_of_python(process)
 
 
 _Environ: type = type(os.environ)
@@ -482,26 +492,14 @@ _Environ: type = type(os.environ)
 class _Recording(_Environ):  # type: ignore[misc]
     """The environment variables; those that the user's code reads are noted."""
 
-    def __getitem__(self, key: str) -> str:
+    def __getitem__(self, key: Any) -> Any:
         """Return a value, and note its name."""
-        if isinstance(key, str) and (observation := _current) is not None and _is_their_own(sys._getframe(1)):
-            observation.note_variable(key)
-        return str(super().__getitem__(key))
+        if (observation := _current) is not None and not _is_busy() and called_by_user(sys._getframe(1)):
+            observation.note_variable(os.fsdecode(key))
+        return super().__getitem__(key)
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Any]:
         """Yield all names: which of the values are used then cannot be seen."""
-        if (observation := _current) is not None and _is_their_own(sys._getframe(1)):
+        if (observation := _current) is not None and not _is_busy() and called_by_user(sys._getframe(1)):
             observation.unseen["all environment variables"] = None
         return iter(super().__iter__())
-
-
-def _is_their_own(frame: FrameType | None) -> bool:
-    """Return whether the user's code calls a function of Python, itself or by a library for settings."""
-    if getattr(_busy, "is_set", False):
-        return False
-    while frame is not None and _origin(frame) == "python":
-        frame = frame.f_back
-    if frame is None:
-        return False
-    is_settings = str(frame.f_globals.get("__name__")).partition(".")[0] in _ON_BEHALF
-    return _is_the_users(frame) if is_settings else _origin(frame) == "user"

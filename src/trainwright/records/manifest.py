@@ -148,11 +148,11 @@ class ObservedInputs(Record):
 
         A file that is gone may be there under another name, where data have moved.
         """
-        known = set(now.files.values()) - {MISSING}
+        moved = {state for name, state in now.files.items() if name not in self.files}
         files = {
             name: state
             for name, state in self.files.items()
-            if name in now.files and not (now.files[name] == MISSING and state in known)
+            if name in now.files and not (now.files[name] == MISSING and state in moved - {MISSING, "there"})
         }
         variables = {
             name: state

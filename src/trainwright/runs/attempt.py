@@ -29,7 +29,7 @@ from trainwright.errors import (
 )
 from trainwright.process.global_random import preserved_generators
 from trainwright.process.module_sources import imported_so_far
-from trainwright.process.observation import current
+from trainwright.process.observation import attempt_of, current
 from trainwright.records.manifest import Manifest
 from trainwright.records.result import Result
 from trainwright.records.status import TESTED, Ended, Status
@@ -75,7 +75,7 @@ def run_attempt(request: Request) -> Result:
     if world.is_main:
         request.run.acquire()
     try:
-        with one_at_a_time(), preserved_generators(), Signals() as signals:
+        with one_at_a_time(), preserved_generators(), attempt_of(current()), Signals() as signals:
             result = _Attempt(request, signals, world).go()
     finally:
         request.run.release()
@@ -282,7 +282,9 @@ class _Attempt:
         if not self._world.is_main:
             return
         observation = current()
-        now = (*imported_so_far(), observation.size if observation else 0)
+        now: tuple[Any, ...] = imported_so_far()
+        if observation is not None:
+            now += (dict(observation.files), dict(observation.variables), dict(observation.unseen))
         if now != self._noted:
             self._noted, startup = now, self._startup
             manifest = with_later_inputs(startup.manifest, startup.imported, self._run)

@@ -10,8 +10,10 @@ from trainwright.datasets.samples.file_hashes import hash_of
 from trainwright.process.observation import MISSING, THERE, Observation, current, state_of, variable_state
 from trainwright.records.manifest import CodeIdentity, Manifest, ObservedInputs
 from trainwright.records.run_dir import RunDir
-from trainwright.runs.clock import clock_reads
 from trainwright.runs.code_identity import module_files, with_later_imports
+from trainwright.runs.unrepeatable_calls import unrepeatable_calls
+
+_NOTED = 5  # calls that a manifest names
 
 
 def observed_inputs(
@@ -70,10 +72,10 @@ def with_later_inputs(manifest: Manifest, imported: Collection[str], run: RunDir
     return manifest.model_copy(update={"code": code, "observed": observed})
 
 
-def note_clock(code: CodeIdentity) -> None:
-    """Note where the modules of a run read the clock."""
-    if (observation := current()) is not None and (places := clock_reads(code)):
-        observation.unseen[f"the clock ({places[0]})"] = None
+def note_unrepeatable(code: CodeIdentity) -> None:
+    """Note where the modules of a run read the clock, or draw random numbers without a seed."""
+    if (observation := current()) is not None:
+        observation.unseen |= dict.fromkeys(unrepeatable_calls(code)[:_NOTED])
 
 
 def unseen_reason() -> str | None:

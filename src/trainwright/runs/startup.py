@@ -18,7 +18,6 @@ from trainwright.engine.checkpoint import RunCheckpoints
 from trainwright.engine.state import RunState
 from trainwright.errors import CheckpointError
 from trainwright.process.global_random import seed_global_random
-from trainwright.process.observation import current
 from trainwright.records.commit import Commit
 from trainwright.records.decision import Decision, Decisions, journalled_decisions
 from trainwright.records.manifest import DeterminismRecord, Manifest
@@ -36,7 +35,7 @@ from trainwright.runs.decisions import (
 )
 from trainwright.runs.frameworks import copied_model, framework_name
 from trainwright.runs.manifest import checked_determinism, make_manifest
-from trainwright.runs.observed import note_clock, unseen_reason, with_later_inputs
+from trainwright.runs.observed import note_unrepeatable, unseen_reason, with_later_inputs
 from trainwright.runs.processes.nodes import SharedFiles
 from trainwright.runs.processes.placement import config_and_threads, say_threads
 from trainwright.runs.processes.ranks import require_same_state
@@ -118,8 +117,6 @@ class Startup:
         self._session = session
         self._world = world
         self.imported = frozenset(sys.modules)  # before the run imported anything
-        if (observation := current()) is not None:
-            observation.begin_attempt()
 
     def prepare(self) -> Ready:
         """Build everything, and restore the newest checkpoint, or prepare to repeat the parent's steps."""
@@ -391,7 +388,7 @@ def _with_unseen(manifest: Manifest, config: RunConfig) -> Manifest:
     Raises:
         InputError: The config demands `bitwise`.
     """
-    note_clock(manifest.code)
+    note_unrepeatable(manifest.code)
     reason = unseen_reason()
     if reason is None or manifest.determinism.tier == "statistical":
         return manifest
