@@ -6,6 +6,7 @@ Repetition runs in `make soak` only, and what needs real servers or minutes in `
 import fcntl
 import functools
 import hashlib
+import logging
 import os
 import shutil
 import sys
@@ -182,6 +183,15 @@ def empty_mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             mlflow.MlflowClient(f"sqlite:///{file}.new").search_experiments()
             Path(f"{file}.new").rename(file)
     return file
+
+
+@pytest.fixture(autouse=True)
+def own_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands in threads of a test may each restore what the other one has set."""
+    log = logging.getLogger("trainwright")
+    monkeypatch.setattr(log, "propagate", True)
+    monkeypatch.setattr(log, "level", logging.NOTSET)
+    log.setLevel(logging.NOTSET)  # which forgets what is cached of the level
 
 
 @pytest.fixture(autouse=True)
