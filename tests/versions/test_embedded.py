@@ -294,6 +294,30 @@ def test_a_version_that_is_damaged_is_mended_by_adding_it_again(here: Path) -> N
         shutil.rmtree("out")
 
 
+def test_a_lost_pack_is_mended_by_one_of_other_pieces(here: Path) -> None:
+    Path("rows").mkdir()
+    add(written(Path("rows"), {"a.txt": b"first"}))
+    (lost,) = objects("packs")
+    Path("rows/b.txt").write_text("second")
+    add("rows")
+    lost.unlink()
+    with pytest.raises(DataError, match=r"a\.txt"):
+        trainwright.data_get("rows@v2", "out")
+    Path("other").mkdir()
+    Path("other/c.txt").write_text("third")
+    Path("rows/a.txt").rename("other/a.txt")
+    add("other")  # which packs the lost file with another one
+    Path("other/a.txt").rename("rows/a.txt")
+    again = trainwright.data_add("rows")
+    assert (again["version"], again["new"]) == ("rows@v3", True)
+    trainwright.data_gc()
+    for version in ("rows@v2", "rows@v3"):
+        assert read(trainwright.data_get(version, f"out-{version}")) == {
+            "a.txt": b"first",
+            "b.txt": b"second",
+        }
+
+
 def test_versions_are_kept_in_a_store_of_objects(
     here: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,14 +114,16 @@ class EmbeddedVersion:
         files = sources(path, _endings(path))
         with adding(self.store):
             check_store(self.store, self.url)
-            known = KnownFiles(path)
-            added = store_files(files, Pieces(self.store), known)
+            known, pieces = KnownFiles(path), Pieces(self.store)
+            added = store_files(files, pieces, known)
             known.save()
             file = "" if path.is_dir() else files[0].path
 
             def version(history: History) -> Entry | None:
-                if (latest := history.latest) is not None and latest.content == added.content:
-                    return None
+                latest = history.latest
+                is_same = latest is not None and latest.content == added.content
+                if latest is not None and is_same and pieces.stored_packs().issuperset(latest.packs):
+                    return None  # with packs that are lost, a new version holds the content
                 number = history.next_number
                 return Entry(kind="version", number=number, message=message, file=file, **added._asdict())
 

@@ -44,7 +44,8 @@ def _write_large(file: TreeFile, pieces: Pieces, folder: Path) -> None:
 
 def _write_small(files: Sequence[TreeFile], packs: Sequence[str], pieces: Pieces, folder: Path) -> None:
     """Write the files that lie in packs, pack by pack."""
-    slots = pieces.slots(packs)
+    # The content of a pack that is gone may have been added again: it is in another one then.
+    slots = pieces.slots(packs) if files and pieces.stored_packs().issuperset(packs) else pieces.packed
     by_pack: dict[str, list[TreeFile]] = {}
     for one in files:
         if not one.bytes:

@@ -49,9 +49,13 @@ class Pieces:
     @cached_property
     def packed(self) -> dict[str, Slot]:
         """The pieces in packs; read once, and kept with those that are put."""
-        packs = {key.removeprefix(PACKS) for key in self._store.list(PACKS)}
+        packs = self.stored_packs()
         indexes = [key.removeprefix(INDEX) for key in self._store.list(INDEX)]
         return self.slots(pack for pack in indexes if pack in packs)
+
+    def stored_packs(self) -> set[str]:
+        """Return the names of the packs that are in the store."""
+        return {key.removeprefix(PACKS) for key in self._store.list(PACKS)}
 
     def slots(self, packs: Iterable[str]) -> dict[str, Slot]:
         """Return the places of the pieces in some packs.
