@@ -259,6 +259,50 @@ def test_values_of_credentials_are_neither_kept_nor_compared(
     assert trainwright.train(config, reuse=True, quiet=True).id == run.id
 
 
+def test_variables_and_files_of_the_runs_own_are_no_changes(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FLAG_OF_IT", raising=False)
+    act = (
+        "import os; os.environ.setdefault('FLAG_OF_IT', '1'); os.listdir('.'); "
+        "open(f'own-{int(self.steps)}.txt', 'w').write('1')"
+    )
+    config = network(project, "own_things", act)
+    run = trainwright.train(config, verdict=lambda *_: "pause", quiet=True)
+    found = observed(run)
+    assert found.variables == {"FLAG_OF_IT": "unset"}
+    assert list(found.files) == ["./"]
+    assert trainwright.resume(run, quiet=True).status == "completed"
+    assert run.result["determinism"]["tier"] == "bitwise"
+
+
+def test_runs_of_one_process_have_inputs_of_their_own(project: Path) -> None:
+    for name in ("first", "second"):
+        (project / f"{name}.txt").write_text("1")
+        network(project, f"reads_{name}", f"open('{name}.txt').read()")
+    config = network(project, "reads_both", "pass")
+    sections = {name: config[name] for name in ("data", "training", "checkpoint")}
+    study = trainwright.benchmark(
+        {"experiment": "both", "model": "reads_first:Net", **sections},
+        models=["reads_first:Net", "reads_second:Net"],
+        quiet=True,
+    )
+    runs = [RunDir(Path("runs", "both", name)).require_manifest() for name in study.runs]
+    found = [list(run.observed.files) for run in runs]
+    assert sorted(found) == [["first.txt"], ["second.txt"]]
+
+
+def test_a_file_that_was_asked_for_before_it_is_read(project: Path) -> None:
+    (project / "late.txt").write_text("1")
+    source = _NET.format(act="open('late.txt').read()").replace(
+        "super().__init__()", "super().__init__(); import os; os.path.exists('late.txt')"
+    )
+    config = network(project, "asks_first", "pass")
+    (project / "asks_first.py").write_text(source)
+    run = trainwright.train(config, verdict=lambda *_: "pause", quiet=True)
+    assert len(observed(run).files["late.txt"]) == 64
+
+
 _NET = """
 import torch
 

@@ -60,6 +60,9 @@ _current: Observation | None = None
 _users = 0  # of the current observation
 _is_added = False
 _lock = threading.Lock()
+_set: dict[
+    str, tuple[str, str | None]
+] = {}  # variables that the user's code has set in runs, and values before
 
 
 class Observation:
@@ -81,6 +84,7 @@ class Observation:
         self._written: set[str] = set()
         self._read_from: dict[str, int] = {}  # folder -> files that were read there
         self._appended: dict[str, str] = {}  # file -> what it held before this process has added to it
+        self._listed: dict[str, frozenset[str]] = {}  # folder -> the names in it
         self._attempts = 0
 
     @contextmanager
@@ -104,6 +108,7 @@ class Observation:
 
     def changed(self) -> list[str]:
         """Return the files and folders that have changed since they were read."""
+        self.renew_listings()
         read = [(name, state) for name, state in list(self.files.items()) if state != MISSING]
         return [name for name, state in read if self._state(name, state) != state]
 
@@ -141,6 +146,16 @@ class Observation:
         name = f"{path.rstrip('/')}/"
         if name not in self.files and path not in self._written and not _is_no_input(name):
             self.files[name] = self._state(name)
+            with suppress(OSError):
+                self._listed[name] = frozenset(_names_in(name))
+
+    def renew_listings(self) -> None:
+        """Take the names of files that this process has written for those of the folders that it listed."""
+        for folder, before in list(self._listed.items()):
+            with unobserved(), suppress(OSError):
+                now = frozenset(_names_in(folder))
+                if now != before and all(f"{folder}{name}" in self._written for name in now ^ before):
+                    self._listed[folder], self.files[folder] = now, self._state(folder)
 
     def note_written(self, path: str) -> None:
         """Note that a file or folder is made, changed or removed by this process.
@@ -176,6 +191,8 @@ def variable_state(name: str, variables: Mapping[str, str]) -> str | None:
     if is_secret(name.lower(), "x"):
         return None
     value = variables.get(name)
+    if name in _set and _set[name][0] == value:
+        value = _set[name][1]
     return (
         UNSET
         if value is None
@@ -198,7 +215,7 @@ def state_of(name: str, hash_file: HashFile, before: str = "") -> str:
             if name.endswith("/*"):
                 return _content_of(name[:-2], hash_file)
             if name.endswith("/"):
-                return _names_in(name)
+                return hashlib.sha256("\0".join(_names_in(name)).encode(errors="surrogateescape")).hexdigest()
             return hash_file(name)
         except (FileNotFoundError, NotADirectoryError):
             return MISSING
@@ -432,10 +449,9 @@ def _is_no_input(path: str) -> bool:
     return False
 
 
-def _names_in(folder: str) -> str:
-    """Return the SHA-256 of the names in a folder, without hidden ones and caches of bytecode."""
-    names = sorted(name for name in os.listdir(folder) if not name.startswith((".", "__pycache__")))  # noqa: PTH208
-    return hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()
+def _names_in(folder: str) -> list[str]:
+    """Return the names in a folder, sorted, without hidden ones and caches of bytecode."""
+    return sorted(name for name in os.listdir(folder) if not name.startswith((".", "__pycache__")))  # noqa: PTH208
 
 
 def _content_of(folder: str, hash_file: HashFile) -> str:
@@ -497,6 +513,20 @@ class _Recording(_Environ):  # type: ignore[misc]
         if (observation := _current) is not None and not _is_busy() and called_by_user(sys._getframe(1)):
             observation.note_variable(os.fsdecode(key))
         return super().__getitem__(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Set a value, and note that the user's code does."""
+        if _current is not None and not _is_busy() and called_for_user(sys._getframe(1)):
+            name = os.fsdecode(key)
+            first = _set[name][1] if name in _set else self._data_of(key)
+            _set[name] = os.fsdecode(value), first
+        super().__setitem__(key, value)
+
+    def _data_of(self, key: Any) -> str | None:
+        """Return the present value; None without one."""
+        with unobserved(), suppress(KeyError):
+            return os.fsdecode(super().__getitem__(key))
+        return None
 
     def __iter__(self) -> Iterator[Any]:
         """Yield all names: which of the values are used then cannot be seen."""

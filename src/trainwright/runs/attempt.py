@@ -284,6 +284,7 @@ class _Attempt:
         observation = current()
         now: tuple[Any, ...] = imported_so_far()
         if observation is not None:
+            observation.renew_listings()
             now += (dict(observation.files), dict(observation.variables), dict(observation.unseen))
         if now != self._noted:
             self._noted, startup = now, self._startup

@@ -55,7 +55,12 @@ def with_later_inputs(manifest: Manifest, imported: Collection[str], run: RunDir
     """
     code = with_later_imports(manifest.code, imported)
     now, known = observed_inputs(current(), code, run), manifest.observed
-    contents = {name: state for name, state in known.files.items() if state != THERE}
+    # Of a folder, the names of today count: files of the run's own may be among them.
+    contents = {
+        name: state
+        for name, state in known.files.items()
+        if state != THERE and not (name.endswith("/") and name in now.files)
+    }
     files = {**known.files, **now.files, **contents}
     here = Path.cwd()
     observed = ObservedInputs(  # without files that were missing, and that the run has made since then
