@@ -282,12 +282,16 @@ def test_runs_of_one_process_have_inputs_of_their_own(project: Path) -> None:
         network(project, f"reads_{name}", f"open('{name}.txt').read()")
     config = network(project, "reads_both", "pass")
     sections = {name: config[name] for name in ("data", "training", "checkpoint")}
-    study = trainwright.benchmark(
+    trainwright.benchmark(
         {"experiment": "both", "model": "reads_first:Net", **sections},
         models=["reads_first:Net", "reads_second:Net"],
         quiet=True,
     )
-    runs = [RunDir(Path("runs", "both", name)).require_manifest() for name in study.runs]
+    runs = [
+        RunDir(one).require_manifest()
+        for one in Path("runs", "both").iterdir()
+        if (one / "manifest.json").exists()
+    ]
     found = [list(run.observed.files) for run in runs]
     assert sorted(found) == [["first.txt"], ["second.txt"]]
 
