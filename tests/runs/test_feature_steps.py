@@ -54,6 +54,15 @@ def sorted_rows(frame):
 def of_all(frame):
     return frame.assign(share=frame["amount"] / frame["amount"].sum())
 
+def of_the_row_before(frame):
+    return frame.assign(before=frame["amount"].shift(1))
+
+def of_those_so_far(frame):
+    return frame.assign(so_far=frame["amount"].expanding().mean())
+
+def of_its_place(frame):
+    return frame.assign(place=range(len(frame)))
+
 def broken(frame):
     return frame[["colour"]]
 
@@ -170,7 +179,10 @@ def test_its_code_is_an_input_and_reproduce_is_identical() -> None:
     [
         ("my_steps:fewer", r"returned \d+ rows of 240; a step must keep all rows"),
         ("my_steps:sorted_rows", "changed the order of the rows"),
-        ("my_steps:of_all", "gives 'share' of the first 20 rows of t.csv other values alone"),
+        ("my_steps:of_all", "gives 'share' of 20 rows of t.csv other values alone"),
+        ("my_steps:of_the_row_before", "gives 'before' of 20 rows"),
+        ("my_steps:of_those_so_far", "gives 'so_far' of 20 rows"),
+        ("my_steps:of_its_place", "gives 'place' of 20 rows"),
         ("my_steps:broken", "my_steps:broken failed: KeyError"),
         ("my_steps:no_frame", "returned ndarray; return a data frame"),
         ("my_steps:Holder", "has fitted 'expression', which holds an object of re.Pattern"),

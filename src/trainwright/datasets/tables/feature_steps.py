@@ -127,7 +127,7 @@ class FeatureSteps:
         if not raw:
             raise DataError(f"{table.source}: there is none of the columns {listed(self._dtypes)}")
         made = self._call(frame)
-        self._compare(made, frame.iloc[:_ALONE], table.source)
+        self._compare(made, frame, table.source)
         derived = as_table(made, f"what {self.name} made of {table.source}")
         others = {name: table.columns[name] for name in table.columns if name not in self._dtypes}
         if both := others.keys() & derived.columns.keys():
@@ -185,21 +185,26 @@ class FeatureSteps:
             )
         return made
 
-    def _compare(self, made: Any, first: Any, source: str) -> None:
-        """Refuse a step that gives rows other values alone than among others: predictions would be wrong."""
-        if len(made) <= len(first):
+    def _compare(self, made: Any, frame: Any, source: str) -> None:
+        """Refuse a step that gives rows other values alone than among others: predictions would be wrong.
+
+        Some rows of the whole table are made again by themselves, the last one first, so that what depends
+        on the row before, on those so far or on the position differs.
+        """
+        if len(made) <= _ALONE:
             return
-        alone = self._call(first)
+        rows = np.linspace(len(made) - 1, 0, _ALONE).astype(int)
+        alone = self._call(frame.iloc[rows].reset_index(drop=True)).reset_index(drop=True)
+        among = made.iloc[rows].reset_index(drop=True)
         names = [str(name) for name in made.columns]
         odd = [] if names == list(map(str, alone.columns)) else ["the columns"]
         for i, name in enumerate(names if not odd else ()):
-            if not _are_equal(made.iloc[: len(first), i], alone.iloc[:, i]):
+            if not _are_equal(among.iloc[:, i], alone.iloc[:, i]):
                 odd.append(repr(name))
         if odd:
             raise DataError(
-                f"data.{_KEY}: {self.name} gives {listed(odd)} of the first {len(first)} rows of {source} "
-                "other values alone than among the others; what depends on all rows belongs into `fit` of a "
-                "class"
+                f"data.{_KEY}: {self.name} gives {listed(odd)} of {_ALONE} rows of {source} other values "
+                "alone than among the others; what depends on other rows belongs in `fit` of a class"
             )
 
     def _failed(self, method: str, error: Exception, frame: Any) -> DataError:
