@@ -447,3 +447,16 @@ def test_times_that_are_only_shown_do_not_count(project: Path) -> None:
     lines = [f"the clock (clocks, line {number})" for number in (15, 21, 22, 24)]
     lines += [f"random numbers without a seed (clocks, line {number})" for number in (25, 26)]
     assert unrepeatable_calls(code) == lines
+
+
+def test_readers_of_native_code_take_content_as_before() -> None:
+    import onnxruntime
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with observation.observing(hash_of):
+        buffer = pa.BufferOutputStream()
+        pq.write_table(pa.table({"a": [1]}), buffer)
+        assert pq.read_table(pa.BufferReader(buffer.getvalue())).num_rows == 1
+        with pytest.raises(Exception, match=r"(?i)protobuf|parse"):
+            onnxruntime.InferenceSession(b"\0no model")

@@ -121,8 +121,9 @@ def _noting(function: Callable[..., Any], parameter: str, note: Note) -> Callabl
     @functools.wraps(function)
     def reader(*arguments: Any, **named: Any) -> Any:
         given = named.get(parameter, arguments[index] if index < len(arguments) else None)
-        for path in _paths(given):
-            note(path)
+        with suppress(OSError, ValueError):  # a text may be content: then it is no path
+            for path in _paths(given):
+                note(path)
         return function(*arguments, **named)
 
     reader.wrapped_reader = True  # type: ignore[attr-defined]
@@ -141,7 +142,7 @@ def _position(function: Callable[..., Any], parameter: str) -> int:
 def _paths(given: Any) -> Iterable[str]:
     """Yield the paths of files that are there among what a reader is given."""
     for one in given if isinstance(given, list | tuple) else [given]:
-        if isinstance(one, str | bytes | os.PathLike):
+        if isinstance(one, str | os.PathLike):  # bytes are content
             path = os.fsdecode(one).removeprefix("file://").partition("?")[0]
             if os.path.isdir(path):  # noqa: PTH112
                 found = os.walk(path)
