@@ -33,6 +33,7 @@ _MODULES = {
     "export": "exporting",
     "certificate": "certificate",
     "compress": "compress",
+    "serve": "serve",
     "report": "models",
     "runs": "runs",
     "data": "data",

@@ -54,6 +54,7 @@ class InputRows:
         self.task = task_for(info)
         self.specs: dict[str, ArraySpec] = {name: info.inputs[name] for name in input_names or info.inputs}
         self._remarked: set[str] = set()  # what a user has been told of his rows
+        self.remarks = True  # whether a user is told of them
         self.are_counted = False  # values that no training row has, which is said at the end
         self._remarking = threading.Lock()
 
@@ -105,7 +106,8 @@ class InputRows:
             return self.preparation.arrays(rows)
         table = as_table(rows, only=set(self.preparation.column_names))
         arrays = self.preparation.arrays(table)
-        self._remark(table, self.preparation)
+        if self.remarks:
+            self._remark(table, self.preparation)
         return arrays
 
     def _remark(self, table: Table, preparation: AnyPreparation) -> None:

@@ -228,6 +228,10 @@ class Predictor:
         shape = (rows,) if self.info.outputs == 1 else (rows, self.info.outputs)
         return np.zeros(shape, np.float32)
 
+    def be_quiet(self) -> None:
+        """Say nothing of oddities of rows, such as unseen categories; a service counts them."""
+        self._rows.remarks = False
+
     def unusual(self) -> UnusualValues:
         """Return a new count of rows with values that no training row has, and let it alone warn of them."""
         self._rows.are_counted = True

@@ -1,0 +1,136 @@
+"""`serve`: answer requests for predictions over HTTP."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from trainwright.cli import options
+from trainwright.cli.errors import to_stderr
+from trainwright.errors import InputError
+
+_KEY = "TRAINWRIGHT_API_KEY"
+
+
+@click.command()
+@click.argument("run", metavar="RUN|ARTIFACT")
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "-p", "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one."
+)
+@click.option(
+    "-w",
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="The number of replicas, a process each.",
+)
+@click.option(
+    "--batch-ms",
+    type=click.FloatRange(0, 1000),
+    default=5.0,
+    show_default=True,
+    help="How long a batch waits for as many rows as the one before had, in milliseconds.",
+)
+@click.option(
+    "--max-batch",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="The number of rows that are predicted together; 1: each request by itself.",
+)
+@click.option(
+    "--max-queue",
+    type=click.IntRange(1),
+    default=1024,
+    show_default=True,
+    help="The number of rows that may wait in a replica; more are answered with 429.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=30.0,
+    show_default=True,
+    help="How long a request waits for the model, in seconds.",
+)
+@click.option(
+    "--max-body", metavar="SIZE", callback=options.size, help="The size of a request.  [default: 16MiB]"
+)
+@click.option(
+    "--key-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"A file with the key that requests have to show.  [default: ${_KEY}, or none]",
+)
+@click.option(
+    "--reload-s",
+    type=click.FloatRange(0),
+    default=2.0,
+    show_default=True,
+    help="How often to look whether the name stands for another model, in seconds; 0: never.",
+)
+@options.trust
+@options.runs_dir
+def serve(
+    run: str,
+    host: str,
+    port: int,
+    workers: int,
+    batch_ms: float,
+    max_batch: int,
+    max_queue: int,
+    timeout: float,
+    max_body: int | None,
+    key_file: Path | None,
+    reload_s: float,
+    trust: bool,
+    runs_dir: str | None,
+) -> None:
+    """Serve predictions of a run or an exported model over HTTP.
+
+    POST /predict takes rows as JSON, CSV, Arrow or Parquet, images, or texts; GET /docs shows how.
+    """
+    from trainwright.require import require
+
+    for package in ("uvicorn", "fastapi_offline", "msgspec", "prometheus_client"):
+        require(package, "serve")
+    from trainwright.servers.service.running import run as run_service
+    from trainwright.servers.service.settings import Settings
+
+    settings = Settings(
+        run,
+        runs_dir=runs_dir,
+        trust=trust,
+        host=host,
+        port=port,
+        workers=workers,
+        batch_seconds=batch_ms / 1e3,
+        max_batch=max_batch,
+        max_waiting=max_queue,
+        timeout=timeout,
+        max_body=max_body or Settings.max_body,
+        key=_key(key_file),
+        reload_seconds=reload_s,
+    )
+    run_service(
+        settings, lambda address: to_stderr(f"{run}: {address} (docs: {address}/docs; Ctrl-C ends it)")
+    )
+
+
+def _key(file: Path | None) -> str | None:
+    """Return the key that requests have to show; None: none.
+
+    Raises:
+        InputError: The file cannot be read, or holds none.
+    """
+    if file is None:
+        return os.environ.get(_KEY) or None
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--key-file {file} cannot be read: {error}") from None
+    if not key:
+        raise InputError(f"--key-file {file} is empty: it must hold the key")
+    return key

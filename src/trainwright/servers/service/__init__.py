@@ -1,0 +1,1 @@
+"""The live service of a run or an exported model, over HTTP."""

@@ -1,0 +1,324 @@
+"""The HTTP interface of a service.
+
+`POST /predict` answers rows with predictions. `GET /health` says that the process lives, `/ready` that it
+answers requests, `/version` what is served; `/metrics` is for Prometheus, and `/docs` shows the interface, made
+from the data's schema.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import time
+import uuid
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+import trainwright
+from trainwright.servers.service import documentation
+from trainwright.servers.service.batching import Batcher, Job
+from trainwright.servers.service.errors import RequestError, malformed
+from trainwright.servers.service.forms import JSON, Rows
+from trainwright.servers.service.metrics import CONTENT_TYPE, Metrics
+from trainwright.servers.service.models import Reloader, loaded
+from trainwright.servers.service.served import Answer, Asked, ServedModel
+from trainwright.servers.service.settings import Settings
+
+log = logging.getLogger("trainwright")
+_OPEN = ("/health", "/ready")  # what needs no key
+_INLINE = 1 << 16  # bytes of JSON that are read in the loop itself
+_ENCODER = msgspec.json.Encoder()
+_REQUEST_ID = "x-request-id"
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Service:
+    """One replica: its models, its queue, and what it answers.
+
+    Args:
+        settings: The settings.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.model = loaded(settings, settings.model)
+        self.batcher = Batcher(
+            self._answer,
+            max_batch=settings.max_batch,
+            batch_seconds=settings.batch_seconds,
+            max_waiting=settings.max_waiting,
+            timeout=settings.timeout,
+        )
+        self._reloader = Reloader(settings, lambda: self.model, self._replace, self._failed)
+        self.is_ready = False
+        self._show(self.model, 1)
+
+    def start(self) -> None:
+        """Start the threads."""
+        self.batcher.start()
+        self._reloader.start()
+        self.is_ready = True
+
+    def close(self) -> None:
+        """Answer what waits, and stop the threads."""
+        self.is_ready = False
+        self._reloader.close()
+        self.batcher.close()
+
+    def _answer(self, jobs: Sequence[Job]) -> Sequence[Any]:
+        """Answer jobs, in the thread of the queue."""
+        model: ServedModel = jobs[0].key[0] if isinstance(jobs[0].key, tuple) else self.model
+        rows = sum(job.rows for job in jobs)
+        answers = model.answer(jobs)
+        self.metrics.batch.observe(rows)
+        self.metrics.rows.labels(model.name).inc(rows)
+        return answers
+
+    def _replace(self, model: ServedModel) -> None:
+        self._show(self.model, 0)
+        self.model = model
+        self._show(model, 1)
+        self.metrics.reloads.labels("loaded").inc()
+        log.info("%s is loaded anew: run %s", model.name, model.predictor.run.id)
+
+    def _failed(self) -> None:
+        self.metrics.reloads.labels("failed").inc()
+
+    def _show(self, model: ServedModel, value: int) -> None:
+        self.metrics.model.labels(model.name, model.predictor.run.id, "main").set(value)
+
+    async def predict(self, request: Request) -> Response:
+        """Answer a request for predictions."""
+        model = self.model
+        threshold, is_lenient = _options(request.query_params)
+        rows = await self._rows(request, model)
+        asked = Asked(rows, threshold, is_lenient)
+        # Only what is read the same way is answered together.
+        key = (model, "rows") if rows.is_joinable and not is_lenient else None
+        answer: Answer = await self.batcher.ask(asked, rows.count, key or (model, uuid.uuid4()))
+        return _json({**_predictions(answer, by_column=rows.by_column), **_about(request, model)})
+
+    async def _rows(self, request: Request, model: ServedModel) -> Rows:
+        body = await read_body(request, self.settings.max_body)
+        content_type, charset = _content_type(request.headers.get("content-type", ""))
+        if len(body) <= _INLINE and content_type in ("", JSON):
+            return model.form.read(body, content_type, charset)
+        return await asyncio.to_thread(model.form.read, body, content_type, charset)
+
+    async def health(self, request: Request) -> Response:  # noqa: ARG002
+        """Say that the process lives."""
+        return _json({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:  # noqa: ARG002
+        """Say whether requests are answered."""
+        return _json({"status": "ready" if self.is_ready else "stopping"}, 200 if self.is_ready else 503)
+
+    async def version(self, request: Request) -> Response:  # noqa: ARG002
+        """Say what is served."""
+        return _json({"trainwright": trainwright.__version__, "model": documentation.description(self.model)})
+
+    async def show_metrics(self, request: Request) -> Response:  # noqa: ARG002
+        """Return the metrics."""
+        self.metrics.waiting.set(self.batcher.waiting)
+        return Response(await asyncio.to_thread(self.metrics.text), media_type=CONTENT_TYPE)
+
+    def guarded(self, route: str, endpoint: Endpoint) -> Endpoint:
+        """Return an endpoint that asks for the key, counts, and turns errors into answers."""
+        requests, seconds = self.metrics.requests, self.metrics.seconds.labels(route)
+        ok = requests.labels(route, "200")
+
+        async def answer(request: Request) -> Response:
+            began = time.perf_counter()
+            try:
+                if route not in _OPEN:
+                    self._check_key(request)
+                response = await endpoint(request)
+            except RequestError as error:
+                response = _json(error.to_json(), error.status, error.headers)
+            except ClientDisconnect:
+                response = Response(status_code=499)  # nobody gets it
+            except Exception:  # the request is lost, and nothing else
+                log.exception("a request to %s failed", route)
+                message = "the service failed; its log says why"
+                response = _json({"error": {"code": "internal", "message": message}}, 500)
+            if response.status_code == 200:
+                ok.inc()
+            else:
+                requests.labels(route, str(response.status_code)).inc()
+            seconds.observe(time.perf_counter() - began)
+            return response
+
+        return answer
+
+    def _check_key(self, request: Request) -> None:
+        """Check the key that a request shows.
+
+        Raises:
+            RequestError: It is another one, or there is none.
+        """
+        if self.settings.key is None:
+            return
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        shown = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+        if not hmac.compare_digest(shown.encode(), self.settings.key.encode()):
+            raise RequestError(
+                401,
+                "unauthorized",
+                "this service needs a key: send it as `Authorization: Bearer KEY`",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+
+def make_app(settings: Settings) -> FastAPI:
+    """Return the application of one replica; its model is loaded.
+
+    Raises:
+        TrainwrightError: The model cannot be loaded.
+    """
+    service = Service(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        service.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(service.close)
+
+    app = FastAPIOffline(
+        title=f"trainwright serve {settings.model}",
+        version=trainwright.__version__,
+        lifespan=lifespan,
+        redoc_url=None,
+    )
+    for method, path, endpoint in (
+        ("POST", "/predict", service.predict),
+        ("GET", "/health", service.health),
+        ("GET", "/ready", service.ready),
+        ("GET", "/version", service.version),
+        ("GET", "/metrics", service.show_metrics),
+    ):
+        app.add_route(path, service.guarded(path, endpoint), methods=[method])
+    app.openapi = lambda: documentation.openapi(service.model, app.title)  # type: ignore[method-assign]
+    app.state.service = service
+    return app
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the body of a request, unpacked.
+
+    Raises:
+        RequestError: It is larger than `limit` bytes, or packed in a way that is not known.
+    """
+    too_large = RequestError(
+        413,
+        "body_too_large",
+        f"a body has at most {limit:,} bytes: send fewer rows, or serve with --max-body",
+    )
+    if int(request.headers.get("content-length") or 0) > limit:
+        raise too_large
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise too_large
+        parts.append(part)
+    body = b"".join(parts)
+    match request.headers.get("content-encoding", "identity"):
+        case "identity":
+            return body
+        case "gzip":
+            unpacker = zlib.decompressobj(31)
+            try:
+                body = unpacker.decompress(body, limit + 1)
+            except zlib.error:
+                raise malformed("the body is not packed by gzip, as its Content-Encoding says") from None
+            if len(body) > limit:
+                raise too_large
+            if not unpacker.eof:
+                raise malformed("the body ends before its gzip data do")
+            return body
+        case other:
+            raise RequestError(
+                415, "unknown_encoding", f"content encoding {other[:40]!r} given; gzip or none can be read"
+            )
+
+
+def _content_type(header: str) -> tuple[str, str | None]:
+    """Return the content type and the charset of a header."""
+    kind, *parameters = header.split(";")
+    charset = next(
+        (
+            one.split("=", 1)[1].strip(' "')
+            for one in parameters
+            if one.strip().lower().startswith("charset=")
+        ),
+        None,
+    )
+    kind = kind.strip().lower()
+    # What curl sends where no type is given.
+    return "" if kind == "application/x-www-form-urlencoded" else kind, charset
+
+
+def _options(query: Mapping[str, str]) -> tuple[float | None, bool]:
+    """Return the threshold, and whether rows that cannot be predicted get an error of their own.
+
+    Raises:
+        RequestError: There is another option, or it has another value.
+    """
+    known = {"threshold", "on_error"}
+    if unknown := query.keys() - known:
+        raise RequestError(
+            422, "unknown_option", f"option {min(unknown)[:40]!r} given; there are: threshold, on_error"
+        )
+    threshold = None
+    if (text := query.get("threshold")) is not None:
+        try:
+            threshold = float(text)
+        except ValueError:
+            threshold = float("nan")
+        if not 0 <= threshold <= 1:
+            raise RequestError(
+                422, "invalid_option", f"threshold {text[:40]!r} given; a probability is from 0 to 1"
+            )
+    on_error = query.get("on_error", "stop")
+    if on_error not in ("stop", "null"):
+        raise RequestError(422, "invalid_option", f"on_error {on_error[:40]!r} given; give stop or null")
+    return threshold, on_error == "null"
+
+
+def _predictions(answer: Answer, *, by_column: bool) -> dict[str, Any]:
+    """Return the predictions as rows, or as columns."""
+    columns = answer.columns
+    if answer.errors:
+        count = len(next(iter(columns.values())))
+        columns = {**columns, "error": [answer.errors.get(row) for row in range(count)]}
+    if by_column:
+        return {"predictions": columns}
+    names = list(columns)
+    return {
+        "predictions": [dict(zip(names, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    }
+
+
+def _about(request: Request, model: ServedModel) -> dict[str, Any]:
+    """Return what an answer says beside the predictions."""
+    given = request.headers.get(_REQUEST_ID)
+    return {
+        "id": given[:128] if given else uuid.uuid4().hex,
+        "run": model.predictor.run.id,
+    }
+
+
+def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(_ENCODER.encode(content), status, headers, media_type=JSON)

@@ -1,0 +1,156 @@
+"""The description of a service: its models, and its interface as OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import trainwright
+from trainwright.plugins import task_for
+from trainwright.servers.service.forms import JSON
+from trainwright.servers.service.served import ServedModel
+
+
+def description(model: ServedModel) -> dict[str, Any]:
+    """Return what is known of a model."""
+    predictor = model.predictor
+    return {
+        "name": model.name,
+        "run": predictor.run.id,
+        "identity": model.identity,
+        "task": predictor.info.task,
+        "classes": None if predictor.info.classes is None else [str(one) for one in predictor.info.classes],
+    }
+
+
+def openapi(model: ServedModel, title: str) -> dict[str, Any]:
+    """Return the interface of a service in OpenAPI 3.1."""
+    form = model.form
+    bodies = {
+        one: {"schema": {"type": "string", "format": "binary"}} for one in form.readers() if one != JSON
+    }
+    error = {"$ref": "#/components/schemas/Error"}
+    problems = {
+        "400": "The body cannot be read.",
+        "401": "The key is missing or wrong.",
+        "413": "The body is too large.",
+        "415": "The content type is not known.",
+        "422": "Rows cannot be predicted; row and column are named.",
+        "429": "Too many rows wait.",
+        "503": "The model did not come to the request in time.",
+    }
+    predict = {
+        "summary": f"Predict {form.noun}",
+        "description": f"Predictions of run {model.predictor.run.id} ({model.predictor.info.task}).",
+        "parameters": [
+            {
+                "name": "threshold",
+                "in": "query",
+                "schema": {"type": "number", "minimum": 0, "maximum": 1},
+                "description": "Predict the positive class from this probability on.",
+            },
+            {
+                "name": "on_error",
+                "in": "query",
+                "schema": {"type": "string", "enum": ["stop", "null"], "default": "stop"},
+                "description": "`null`: a row that cannot be predicted gets an error of its own.",
+            },
+        ],
+        "requestBody": {"required": True, "content": {JSON: {"schema": form.schema()}, **bodies}},
+        "responses": {
+            "200": {
+                "description": "The predictions, in the order of the rows.",
+                "content": {JSON: {"schema": {"$ref": "#/components/schemas/Predictions"}}},
+            },
+            **{
+                code: {"description": text, "content": {JSON: {"schema": error}}}
+                for code, text in problems.items()
+            },
+        },
+    }
+    plain = {"200": {"description": "OK"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": trainwright.__version__},
+        "paths": {
+            "/predict": {"post": predict},
+            "/health": {"get": {"summary": "Whether the process lives", "responses": plain}},
+            "/ready": {"get": {"summary": "Whether requests are answered", "responses": plain}},
+            "/version": {"get": {"summary": "What is served", "responses": plain}},
+            "/metrics": {"get": {"summary": "Metrics for Prometheus", "responses": plain}},
+        },
+        "components": {
+            "schemas": {"Predictions": _predictions(model), "Error": _ERROR},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _predictions(model: ServedModel) -> dict[str, Any]:
+    """Return the JSON schema of the predictions of a model."""
+    predictor = model.predictor
+    task, info = task_for(predictor.info), predictor.info
+    if task.gives_masks or task.has_inner_labels or task.sums:
+        row: dict[str, Any] = {"type": "object"}
+    else:
+        shape = (1,) if info.outputs == 1 else (1, info.outputs)
+        columns = predictor.table(np.full(shape, 0.5, np.float32))
+        row = {
+            "type": "object",
+            "properties": {name: {"type": _type_of(values[0])} for name, values in columns.items()},
+        }
+    return {
+        "type": "object",
+        "title": "Predictions",
+        "properties": {
+            "predictions": {
+                "oneOf": [
+                    {"type": "array", "items": row},
+                    {
+                        "type": "object",
+                        "description": "for columns: a list for each of the same names",
+                        "additionalProperties": {"type": "array", "items": {}},
+                    },
+                ]
+            },
+            "id": {"type": "string", "description": "the X-Request-Id, or one that was made"},
+            "run": {"type": "string", "description": "the run that predicted"},
+        },
+        "required": ["predictions", "id", "run"],
+    }
+
+
+def _type_of(value: Any) -> str:
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, bool):
+        return "boolean"
+    return "number" if isinstance(value, int | float) else "string"
+
+
+_ERROR: dict[str, Any] = {
+    "type": "object",
+    "title": "Error",
+    "properties": {
+        "error": {
+            "type": "object",
+            "properties": {
+                "code": {"type": "string"},
+                "message": {"type": "string"},
+                "rows": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {
+                            "row": {"type": ["integer", "null"], "description": "from 1"},
+                            "column": {"type": ["string", "null"]},
+                            "message": {"type": "string"},
+                        },
+                    },
+                },
+            },
+            "required": ["code", "message"],
+        }
+    },
+}

@@ -1,0 +1,56 @@
+"""The metrics of a service, for Prometheus."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import prometheus_client as prometheus
+from prometheus_client import multiprocess
+
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"  # the folder in which replicas add up their metrics
+CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class Metrics:
+    """The metrics of one replica."""
+
+    def __init__(self) -> None:
+        self.registry = prometheus.CollectorRegistry()
+        counter, histogram = self._made(prometheus.Counter), self._made(prometheus.Histogram)
+        self.requests = counter("trainwright_requests", "Requests, by status code.", ["route", "code"])
+        self.seconds = histogram(
+            "trainwright_request_seconds", "Time of a request, in seconds.", ["route"], buckets=_SECONDS
+        )
+        self.rows = counter("trainwright_rows", "Rows that were predicted, by model.", ["model"])
+        self.batch = histogram("trainwright_batch_rows", "Rows that were predicted together.", buckets=_ROWS)
+        self.waiting = prometheus.Gauge(
+            "trainwright_queue_rows",
+            "Rows that wait for the model.",
+            registry=self.registry,
+            multiprocess_mode="livesum",
+        )
+        self.reloads = counter("trainwright_reloads", "Models that were loaded anew.", ["outcome"])
+        self.model = prometheus.Gauge(
+            "trainwright_model_info",
+            "1 for each model that is served.",
+            ["model", "run", "role"],
+            registry=self.registry,
+            multiprocess_mode="livemax",
+        )
+
+    def _made(self, kind: Any) -> Any:
+        def make(name: str, text: str, labels: Any = (), **options: Any) -> Any:
+            return kind(name, text, labels, registry=self.registry, **options)
+
+        return make
+
+    def text(self) -> bytes:
+        """Return the metrics of all replicas in the format of Prometheus."""
+        if MULTIPROCESS not in os.environ:
+            return prometheus.generate_latest(self.registry)
+        registry = prometheus.CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)
+        return prometheus.generate_latest(registry)

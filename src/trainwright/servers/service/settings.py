@@ -1,0 +1,41 @@
+"""The settings of a service."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is served, where and how; it travels to the processes of the replicas.
+
+    Attributes:
+        model: The run or the exported model, as the user named it.
+        runs_dir: The folder of the runs.
+        trust: As in `trainwright.load`.
+        host: The address to listen on.
+        port: The port.
+        workers: The number of replicas, a process each.
+        batch_seconds: How long a batch waits for more rows.
+        max_batch: The number of rows of a batch.
+        max_waiting: The number of rows that may wait in a replica.
+        timeout: How long a request waits for the model, in seconds.
+        max_body: The number of bytes of a body.
+        key: The key that requests must show; None: none.
+        reload_seconds: How often to look whether the name stands for another model; 0: never.
+    """
+
+    model: str
+    runs_dir: Path | str | None = None
+    trust: bool = False
+    host: str = "127.0.0.1"
+    port: int = 8000
+    workers: int = 1
+    batch_seconds: float = 0.005
+    max_batch: int = 64
+    max_waiting: int = 1024
+    timeout: float = 30.0
+    max_body: int = 16 << 20
+    key: str | None = None
+    reload_seconds: float = 2.0
