@@ -1,8 +1,8 @@
 """The HTTP interface of a service.
 
 `POST /predict` answers rows with predictions. `GET /health` says that the process lives, `/ready` that it
-answers requests, `/version` what is served; `/metrics` is for Prometheus, and `/docs` shows the interface, made
-from the data's schema.
+answers requests, `/version` what is served; `/metrics` is for Prometheus, and `/docs` shows the interface,
+made from the data's schema.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Service:
         asked = Asked(rows, threshold, is_lenient)
         # Only what is read the same way is answered together.
         key = (model, "rows") if rows.is_joinable and not is_lenient else None
-        answer: Answer = await self.batcher.ask(asked, rows.count, key or (model, uuid.uuid4()))
+        answer: Answer = await self.batcher.ask(asked, rows.number, key or (model, uuid.uuid4()))
         return _json({**_predictions(answer, by_column=rows.by_column), **_about(request, model)})
 
     async def _rows(self, request: Request, model: ServedModel) -> Rows:
@@ -257,14 +257,8 @@ async def read_body(request: Request, limit: int) -> bytes:
 def _content_type(header: str) -> tuple[str, str | None]:
     """Return the content type and the charset of a header."""
     kind, *parameters = header.split(";")
-    charset = next(
-        (
-            one.split("=", 1)[1].strip(' "')
-            for one in parameters
-            if one.strip().lower().startswith("charset=")
-        ),
-        None,
-    )
+    named = dict(one.strip().lower().partition("=")[::2] for one in parameters)
+    charset = named.get("charset", "").strip(' "') or None
     kind = kind.strip().lower()
     # What curl sends where no type is given.
     return "" if kind == "application/x-www-form-urlencoded" else kind, charset
@@ -305,10 +299,8 @@ def _predictions(answer: Answer, *, by_column: bool) -> dict[str, Any]:
         columns = {**columns, "error": [answer.errors.get(row) for row in range(count)]}
     if by_column:
         return {"predictions": columns}
-    names = list(columns)
-    return {
-        "predictions": [dict(zip(names, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-    }
+    names, rows = list(columns), zip(*columns.values(), strict=True)
+    return {"predictions": [dict(zip(names, cells, strict=True)) for cells in rows]}
 
 
 def _about(request: Request, model: ServedModel) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class Batcher:
         while jobs := self._next():
             try:
                 answers = self._answer(jobs)
-            except Exception as error:  # noqa: BLE001 - each job gets it
+            except Exception as error:  # each job gets it
                 answers = [error] * len(jobs)
             jobs[0].future.get_loop().call_soon_threadsafe(_deliver, jobs, answers)
 
@@ -150,7 +150,9 @@ class Batcher:
 
     def _taken(self) -> list[Job]:
         """Take the first job, and those of its key that fit into its batch, out of the queue."""
-        now, jobs, rows, left = time.monotonic(), [], 0, deque[Job]()
+        jobs: list[Job] = []
+        left: deque[Job] = deque()
+        now, rows = time.monotonic(), 0
         while self._jobs:
             job = self._jobs.popleft()
             if job.future.cancelled() or job.deadline < now:

@@ -27,9 +27,8 @@ def description(model: ServedModel) -> dict[str, Any]:
 def openapi(model: ServedModel, title: str) -> dict[str, Any]:
     """Return the interface of a service in OpenAPI 3.1."""
     form = model.form
-    bodies = {
-        one: {"schema": {"type": "string", "format": "binary"}} for one in form.readers() if one != JSON
-    }
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    bodies = {name: binary for name in form.readers() if name != JSON}
     error = {"$ref": "#/components/schemas/Error"}
     problems = {
         "400": "The body cannot be read.",

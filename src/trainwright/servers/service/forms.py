@@ -43,12 +43,12 @@ class Rows(NamedTuple):
 
     Attributes:
         content: What the form made of them: a list, which is joined with those of other requests, or a table.
-        count: Their number.
+        number: How many there are.
         by_column: Whether the request gave columns, so that the answer has columns, too.
     """
 
     content: Any
-    count: int
+    number: int
     by_column: bool = False
 
     @property
@@ -83,7 +83,7 @@ class Form(ABC):
             raise
         except RecursionError:
             raise malformed("the JSON is nested too deeply") from None
-        if rows.count == 0:
+        if rows.number == 0:
             raise invalid(f"the request holds no {self.noun}")
         return rows
 
@@ -434,7 +434,7 @@ class ImageForm(Form):
         found = decoded(body, self._decoder)
         images = []
         for i, text in enumerate(getattr(found, "images", found)):
-            head, comma, rest = text[:100].partition("base64,")
+            head, comma, _ = text[:100].partition("base64,")
             try:
                 content = text[len(head) + len("base64,") :] if comma else text
                 images.append(base64.b64decode(content, validate=True))
@@ -486,9 +486,9 @@ class ArrayForm(Form):
         found = decoded(body, _ANYTHING)
         if isinstance(found, dict) and len(found) == 1:
             (name,) = found
-            found = (
-                found[name] if name in ("inputs", "instances", "rows") and name not in self.specs else found
-            )
+            is_wrapped = name in ("inputs", "instances", "rows") and name not in self.specs
+            found = found[name] if is_wrapped else found
+
         return self._rows(found if isinstance(found, dict) else {next(iter(self.specs)): found})
 
     def _npy(self, body: bytes, _: str | None) -> Rows:

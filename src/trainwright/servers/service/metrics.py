@@ -52,5 +52,5 @@ class Metrics:
         if MULTIPROCESS not in os.environ:
             return prometheus.generate_latest(self.registry)
         registry = prometheus.CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry)
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return prometheus.generate_latest(registry)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import trainwright.api as api
+from trainwright import api
 from trainwright.records.artifact import ArtifactDir, certificate_of
 from trainwright.records.listing import has_model
 from trainwright.records.run_dir import RunDir
@@ -35,7 +35,7 @@ def loaded(settings: Settings, name: str) -> ServedModel:
 
 
 def identity_of(found: RunDir) -> str:
-    """Return what tells the weights of a run or of an exported model from others: of 12 hexadecimal digits."""
+    """Return what tells the weights of a run or of an exported model from others: 12 hexadecimal digits."""
     lines = [str(found.path.resolve())]
     for file in sorted(_files_of(found)):
         try:
@@ -102,7 +102,7 @@ class Reloader:
             if identity in (now.identity, self._refused):
                 return
             self._replace(loaded(self._settings, now.name))
-        except Exception as error:  # noqa: BLE001 - the old model answers on
+        except Exception as error:  # the old model answers on
             self._refused = identity
             self._failed()
             log.warning("%s cannot be loaded anew, and the model before answers on: %s", now.name, error)

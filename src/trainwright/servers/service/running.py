@@ -66,7 +66,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ[MULTIPROCESS] = folder
         say(address)
-        Multiprocess(config, target=uvicorn.Server(config).run, sockets=[listening]).run()
+        Multiprocess(config, sockets=[listening]).run()
 
 
 def _listening(settings: Settings) -> socket.socket:

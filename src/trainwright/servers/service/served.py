@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ class Asked(NamedTuple):
     Attributes:
         rows: The rows.
         threshold: As in `Predictor.predict`.
-        is_lenient: Whether a row that cannot be predicted gets an error of its own, and the others predictions.
+        is_lenient: Whether a row that cannot be predicted gets an error, and the others predictions.
     """
 
     rows: Rows
@@ -75,14 +76,14 @@ class ServedModel:
     def _together(self, asked: Sequence[Asked]) -> Sequence[Answer]:
         rows = self.form.joined([one.rows.content for one in asked])
         outputs = self.predictor.outputs(rows)
-        bounds = np.cumsum([0, *(one.rows.count for one in asked)])
+        bounds = np.cumsum([0, *(one.rows.number for one in asked)])
         if len({one.threshold for one in asked}) == 1:
             columns = _plain(self.predictor.table_of(rows, outputs, asked[0].threshold))
             return [
                 Answer({name: cells[start:stop] for name, cells in columns.items()}, {})
-                for start, stop in zip(bounds[:-1], bounds[1:], strict=True)
+                for start, stop in pairwise(bounds)
             ]
-        parts = [outputs[start:stop] for start, stop in zip(bounds[:-1], bounds[1:], strict=True)]
+        parts = [outputs[start:stop] for start, stop in pairwise(bounds)]
         return [
             Answer(_plain(self.predictor.table_of(one.rows.content, part, one.threshold)), {})
             for one, part in zip(asked, parts, strict=True)
@@ -95,15 +96,11 @@ class ServedModel:
             outputs, errors = self.predictor.outputs_or_errors(rows)
             if errors and not asked.is_lenient:
                 return _refused(errors)
-            outputs = self.predictor.placeholders(asked.rows.count) if outputs is None else outputs
+            outputs = self.predictor.placeholders(asked.rows.number) if outputs is None else outputs
             columns = _plain(self.predictor.table_of(rows, outputs, asked.threshold))
         except (DataError, InputError) as error:
-            return RequestError(
-                422,
-                "invalid_rows",
-                _short(str(error)),
-                [Place(None, _column(str(error)), _short(str(error)))],
-            )
+            said = _short(str(error))
+            return RequestError(422, "invalid_rows", said, [Place(None, _column(said), said)])
         except RequestError as error:
             return error
         for cells in columns.values():
