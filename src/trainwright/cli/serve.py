@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -27,6 +28,13 @@ _KEY = "TRAINWRIGHT_API_KEY"
     default=1,
     show_default=True,
     help="The number of replicas, a process each.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="The number of threads that a replica computes with; more make a large model answer sooner.",
 )
 @click.option(
     "--batch-ms",
@@ -65,6 +73,18 @@ _KEY = "TRAINWRIGHT_API_KEY"
     help=f"A file with the key that requests have to show.  [default: ${_KEY}, or none]",
 )
 @click.option(
+    "--split",
+    "shares",
+    metavar="RUN=SHARE",
+    multiple=True,
+    help="Let another model answer a share of the requests, such as 0.1; may be given several times.",
+)
+@click.option(
+    "--shadow",
+    metavar="RUN",
+    help="Give all rows to another model, too, and count in /metrics how its predictions differ.",
+)
+@click.option(
     "--reload-s",
     type=click.FloatRange(0),
     default=2.0,
@@ -78,12 +98,15 @@ def serve(
     host: str,
     port: int,
     workers: int,
+    threads: int,
     batch_ms: float,
     max_batch: int,
     max_queue: int,
     timeout: float,
     max_body: int | None,
     key_file: Path | None,
+    shares: tuple[str, ...],
+    shadow: str | None,
     reload_s: float,
     trust: bool,
     runs_dir: str | None,
@@ -106,17 +129,43 @@ def serve(
         host=host,
         port=port,
         workers=workers,
+        threads=threads,
         batch_seconds=batch_ms / 1e3,
         max_batch=max_batch,
         max_waiting=max_queue,
         timeout=timeout,
         max_body=max_body or Settings.max_body,
         key=_key(key_file),
+        shares=_shares(shares),
+        shadow=shadow,
         reload_seconds=reload_s,
     )
     run_service(
         settings, lambda address: to_stderr(f"{run}: {address} (docs: {address}/docs; Ctrl-C ends it)")
     )
+
+
+def _shares(words: Sequence[str]) -> list[tuple[str, float]]:
+    """Return the models that answer a share of the requests.
+
+    Raises:
+        BadParameter: One has no share, or all together have more than there is.
+    """
+    found = []
+    for word in words:
+        name, _, text = word.rpartition("=")
+        try:
+            share = float(text)
+        except ValueError:
+            share = 0.0
+        if not name or not 0 < share < 1:
+            raise click.BadParameter(
+                f"{word}: give RUN=SHARE, such as {name or word}=0.1", param_hint="--split"
+            )
+        found.append((name, share))
+    if sum(share for _, share in found) >= 1:
+        raise click.BadParameter("the shares must leave some for RUN itself", param_hint="--split")
+    return found
 
 
 def _key(file: Path | None) -> str | None:

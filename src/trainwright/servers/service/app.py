@@ -11,6 +11,7 @@ import asyncio
 import hmac
 import logging
 import time
+import traceback
 import uuid
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -29,15 +30,16 @@ from trainwright.servers.service.batching import Batcher, Job
 from trainwright.servers.service.errors import RequestError, malformed
 from trainwright.servers.service.forms import JSON, Rows
 from trainwright.servers.service.metrics import CONTENT_TYPE, Metrics
-from trainwright.servers.service.models import Reloader, loaded
+from trainwright.servers.service.models import Models
 from trainwright.servers.service.served import Answer, Asked, ServedModel
 from trainwright.servers.service.settings import Settings
+from trainwright.servers.service.shadow import Shadow
 
 log = logging.getLogger("trainwright")
 _OPEN = ("/health", "/ready")  # what needs no key
 _INLINE = 1 << 16  # bytes of JSON that are read in the loop itself
 _ENCODER = msgspec.json.Encoder()
-_REQUEST_ID = "x-request-id"
+_LONGEST = 128  # characters of the name of a request
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -51,7 +53,7 @@ class Service:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.model = loaded(settings, settings.model)
+        self.models = Models(settings, self._changed)
         self.batcher = Batcher(
             self._answer,
             max_batch=settings.max_batch,
@@ -59,61 +61,61 @@ class Service:
             max_waiting=settings.max_waiting,
             timeout=settings.timeout,
         )
-        self._reloader = Reloader(settings, lambda: self.model, self._replace, self._failed)
+        self.shadow = Shadow(self.models, self.batcher, self.metrics)
         self.is_ready = False
-        self._show(self.model, 1)
 
     def start(self) -> None:
         """Start the threads."""
         self.batcher.start()
-        self._reloader.start()
+        self.models.start()
         self.is_ready = True
 
     def close(self) -> None:
         """Answer what waits, and stop the threads."""
         self.is_ready = False
-        self._reloader.close()
+        self.models.close()
         self.batcher.close()
 
     def _answer(self, jobs: Sequence[Job]) -> Sequence[Any]:
-        """Answer jobs, in the thread of the queue."""
-        model: ServedModel = jobs[0].key[0] if isinstance(jobs[0].key, tuple) else self.model
+        """Answer jobs of one model, in the thread of the queue."""
+        model: ServedModel = jobs[0].work.model
         rows = sum(job.rows for job in jobs)
         answers = model.answer(jobs)
         self.metrics.batch.observe(rows)
         self.metrics.rows.labels(model.name).inc(rows)
         return answers
 
-    def _replace(self, model: ServedModel) -> None:
-        self._show(self.model, 0)
-        self.model = model
-        self._show(model, 1)
-        self.metrics.reloads.labels("loaded").inc()
-        log.info("%s is loaded anew: run %s", model.name, model.predictor.run.id)
-
-    def _failed(self) -> None:
-        self.metrics.reloads.labels("failed").inc()
-
-    def _show(self, model: ServedModel, value: int) -> None:
-        self.metrics.model.labels(model.name, model.predictor.run.id, "main").set(value)
+    def _changed(self, role: str, old: ServedModel | None, new: ServedModel | None) -> None:
+        """Show in the metrics what is served; `new` is None where it could not be loaded."""
+        if new is None:
+            self.metrics.reloads.labels("failed").inc()
+            return
+        if old is not None:
+            self.metrics.model.labels(old.name, old.predictor.run.id, role).set(0)
+            self.metrics.reloads.labels("loaded").inc()
+        self.metrics.model.labels(new.name, new.predictor.run.id, role).set(1)
 
     async def predict(self, request: Request) -> Response:
         """Answer a request for predictions."""
-        model = self.model
+        identifier = _identifier(request)
+        model = self.models.for_request(identifier)
         threshold, is_lenient = _options(request.query_params)
-        rows = await self._rows(request, model)
-        asked = Asked(rows, threshold, is_lenient)
-        # Only what is read the same way is answered together.
-        key = (model, "rows") if rows.is_joinable and not is_lenient else None
-        answer: Answer = await self.batcher.ask(asked, rows.number, key or (model, uuid.uuid4()))
-        return _json({**_predictions(answer, by_column=rows.by_column), **_about(request, model)})
-
-    async def _rows(self, request: Request, model: ServedModel) -> Rows:
         body = await read_body(request, self.settings.max_body)
-        content_type, charset = _content_type(request.headers.get("content-type", ""))
-        if len(body) <= _INLINE and content_type in ("", JSON):
-            return model.form.read(body, content_type, charset)
-        return await asyncio.to_thread(model.form.read, body, content_type, charset)
+        kind = _content_type(request.headers.get("content-type", ""))
+        rows = await _read(model, body, kind)
+        answer: Answer = await self.ask(Asked(model, rows, threshold, is_lenient))
+        self.shadow.follow(body, kind, answer)
+        found = _predictions(answer, by_column=rows.by_column)
+        return _json({**found, "id": identifier, "run": model.predictor.run.id})
+
+    async def ask(self, asked: Asked) -> Answer:
+        """Return the predictions of rows, which wait in the queue.
+
+        Raises:
+            RequestError: They cannot be predicted, the queue is full, or the time is over.
+        """
+        answer: Answer = await self.batcher.ask(asked, asked.rows.number, asked.key)
+        return answer
 
     async def health(self, request: Request) -> Response:  # noqa: ARG002
         """Say that the process lives."""
@@ -125,7 +127,8 @@ class Service:
 
     async def version(self, request: Request) -> Response:  # noqa: ARG002
         """Say what is served."""
-        return _json({"trainwright": trainwright.__version__, "model": documentation.description(self.model)})
+        models = {role: documentation.description(one) for role, one in self.models.by_role.items()}
+        return _json({"trainwright": trainwright.__version__, "models": models})
 
     async def show_metrics(self, request: Request) -> Response:  # noqa: ARG002
         """Return the metrics."""
@@ -147,8 +150,10 @@ class Service:
                 response = _json(error.to_json(), error.status, error.headers)
             except ClientDisconnect:
                 response = Response(status_code=499)  # nobody gets it
-            except Exception:  # the request is lost, and nothing else
-                log.exception("a request to %s failed", route)
+            except Exception as error:  # the request is lost, and nothing else
+                # Its message may hold what the request held.
+                where = "".join(traceback.format_tb(error.__traceback__))
+                log.error("a request to %s failed: %s at\n%s", route, type(error).__name__, where)
                 message = "the service failed; its log says why"
                 response = _json({"error": {"code": "internal", "message": message}}, 500)
             if response.status_code == 200:
@@ -209,9 +214,16 @@ def make_app(settings: Settings) -> FastAPI:
         ("GET", "/metrics", service.show_metrics),
     ):
         app.add_route(path, service.guarded(path, endpoint), methods=[method])
-    app.openapi = lambda: documentation.openapi(service.model, app.title)  # type: ignore[method-assign]
+    app.openapi = lambda: documentation.openapi(service.models.main, app.title)  # type: ignore[method-assign]
     app.state.service = service
     return app
+
+
+async def _read(model: ServedModel, body: bytes, kind: tuple[str, str | None]) -> Rows:
+    """Return the rows of a body; what takes long is read beside the loop."""
+    if len(body) <= _INLINE and kind[0] in ("", JSON):
+        return model.form.read(body, *kind)
+    return await asyncio.to_thread(model.form.read, body, *kind)
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -303,13 +315,10 @@ def _predictions(answer: Answer, *, by_column: bool) -> dict[str, Any]:
     return {"predictions": [dict(zip(names, cells, strict=True)) for cells in rows]}
 
 
-def _about(request: Request, model: ServedModel) -> dict[str, Any]:
-    """Return what an answer says beside the predictions."""
-    given = request.headers.get(_REQUEST_ID)
-    return {
-        "id": given[:128] if given else uuid.uuid4().hex,
-        "run": model.predictor.run.id,
-    }
+def _identifier(request: Request) -> str:
+    """Return the name of a request: its own, or one that is made for it."""
+    given = request.headers.get("x-request-id", "")
+    return given[:_LONGEST] if given else uuid.uuid4().hex
 
 
 def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -26,7 +26,7 @@ from trainwright.datasets.texts.preparation import TextPreparation
 from trainwright.errors import TrainwrightError
 from trainwright.inference.predictor import Predictor
 from trainwright.servers.service.errors import RequestError, invalid, malformed
-from trainwright.types import Array
+from trainwright.types import FEATURES, Array
 
 JSON = "application/json"
 CSV = "text/csv"
@@ -34,6 +34,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 ARROW_FILE = "application/vnd.apache.arrow.file"
 PARQUET = "application/vnd.apache.parquet"
 Cell = int | float | str | bool | None
+_MATRIX = re.compile(rb"\s*\[\s*\[")
 _PLACE = re.compile(r"^(.*?) - at `\$(.*)`$", re.DOTALL)
 _PATH = re.compile(r"^(?:\.(rows|columns))?(?:\[(\d+)\])?(?:\.(.*?))?(?:\[(\d+)\])?$", re.DOTALL)
 
@@ -104,7 +105,7 @@ def form_of(predictor: Predictor) -> Form:
     """Return the form of requests to a model."""
     preparation = predictor.preparation
     if isinstance(preparation, ImagePreparation):
-        return ImageForm()
+        return ImageForm(predictor.info.inputs[FEATURES].shape)
     if isinstance(preparation, TextPreparation):
         return TextForm(of_words=preparation.of_words)
     if isinstance(preparation, TabularPreparation | RawPreparation):
@@ -138,9 +139,7 @@ def _lower(text: str) -> str:
 def _misplaced(message: str) -> RequestError:
     """Return the error of a JSON body with something else in some place."""
     found = _PLACE.match(message)
-    if found is None:
-        return invalid(_lower(message))
-    what, path = found.groups()
+    what, path = found.groups() if found else (message, "")
     place = _PATH.match(path)
     if place is None:
         return invalid(f"{_lower(what)} at {path[:100]}")
@@ -184,6 +183,7 @@ class TableForm(Form):
             (name, form | msgspec.UnsetType, msgspec.UNSET)
             for name, form in {
                 "rows": list[row],
+                "inputs": list[list[Cell]],
                 "columns": columns,
                 "instances": list[row],  # of TensorFlow Serving and Vertex AI
                 "dataframe_records": list[row],  # of MLflow
@@ -192,6 +192,7 @@ class TableForm(Form):
         ]
         self._row = row
         self._rows_decoder = msgspec.json.Decoder(list[row])
+        self._matrix_decoder = msgspec.json.Decoder(list[list[Cell]])
         self._row_decoder = msgspec.json.Decoder(row)
         self._body_decoder = msgspec.json.Decoder(msgspec.defstruct("Body", optional))
 
@@ -208,20 +209,32 @@ class TableForm(Form):
 
     def _json(self, body: bytes, _: str | None) -> Rows:
         body = body.removeprefix(b"\xef\xbb\xbf")
+        if _MATRIX.match(body):
+            return self._of_matrix(decoded(body, self._matrix_decoder))
         if body.lstrip()[:1] != b"{":
-            rows = decoded(body, self._rows_decoder)
-            return Rows(rows, len(rows))
+            return _of_rows(decoded(body, self._rows_decoder))
         found = decoded(body, self._body_decoder)
         for name in ("rows", "instances", "dataframe_records"):
             if (rows := getattr(found, name)) is not msgspec.UNSET:
-                return Rows(rows, len(rows))
+                return _of_rows(rows)
+        if found.inputs is not msgspec.UNSET:
+            return self._of_matrix(found.inputs)
         if found.columns is not msgspec.UNSET:
             return self._of_columns(
                 dict(zip(self.names, msgspec.structs.astuple(found.columns), strict=True))
             )
         if found.dataframe_split is not msgspec.UNSET:
             return self._of_split(found.dataframe_split)
-        return Rows([decoded(body, self._row_decoder)], 1)
+        return _of_rows([decoded(body, self._row_decoder)])
+
+    def _of_matrix(self, rows: Sequence[Sequence[Any]]) -> Rows:
+        """Return rows whose cells are in the order of the columns."""
+        for i, cells in enumerate(rows):
+            if len(cells) != len(self.names):
+                raise invalid(
+                    f"row {i + 1}: {len(cells)} cells given; there are {len(self.names)} columns", i + 1
+                )
+        return Rows([tuple(cells) for cells in rows], len(rows))
 
     def _of_split(self, split: Any) -> Rows:
         names = split.columns
@@ -261,6 +274,8 @@ class TableForm(Form):
                 file.flush()
                 try:
                     frame = self._predictor.files.read(file.name)
+                except UnicodeDecodeError:
+                    raise malformed("the body is not text in UTF-8: name its encoding as charset") from None
                 except TrainwrightError as error:
                     raise malformed(str(error).replace(file.name, "the request")) from None
             return Rows(frame, len(frame), by_column=True)
@@ -291,7 +306,7 @@ class TableForm(Form):
 
     def joined(self, parts: Sequence[Any]) -> Any:
         """Return the rows of some requests as one table."""
-        rows = [msgspec.structs.astuple(row) for part in parts for row in part]
+        rows = [row for part in parts for row in part]
         return self._table(dict(zip(self.names, zip(*rows, strict=True), strict=True)))
 
     def schema(self) -> dict[str, Any]:
@@ -325,6 +340,10 @@ class TableForm(Form):
             ],
             "example": example,
         }
+
+
+def _of_rows(rows: Sequence[Any]) -> Rows:
+    return Rows([msgspec.structs.astuple(row) for row in rows], len(rows))
 
 
 def _example(encoder: Encoder | None) -> Any:
@@ -417,11 +436,16 @@ class TextForm(Form):
 
 
 class ImageForm(Form):
-    """Images: the content of image files."""
+    """Images: the content of image files.
+
+    Args:
+        shape: The shape of an image as the model takes it: (channels, height, width).
+    """
 
     noun = "images"
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Sequence[int]) -> None:
+        self._shape = shape
         body = msgspec.defstruct("Body", [("images", list[str])])
         self._decoder = msgspec.json.Decoder(list[str] | body)
 
@@ -447,6 +471,14 @@ class ImageForm(Form):
     def _file(self, body: bytes, _: str | None) -> Rows:
         return Rows([body], 1)
 
+    def _example(self) -> str:
+        """Return a gray PNG file of the size that the model takes, in base64."""
+        from PIL import Image
+
+        _, height, width = self._shape
+        Image.new("L", (width, height), 128).save(sink := io.BytesIO(), "PNG")
+        return base64.b64encode(sink.getvalue()).decode()
+
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of a body."""
         images = {
@@ -459,12 +491,8 @@ class ImageForm(Form):
             "type": "object",
             "properties": {"images": images},
             "required": ["images"],
-            "example": {"images": [PIXEL]},
+            "example": {"images": [self._example()]},
         }
-
-
-# A PNG file of one gray pixel.
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
 
 
 class ArrayForm(Form):

@@ -11,6 +11,7 @@ from prometheus_client import multiprocess
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"  # the folder in which replicas add up their metrics
 CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_DIFFERENCES = (0.0, 1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 
 
@@ -26,6 +27,12 @@ class Metrics:
         )
         self.rows = counter("trainwright_rows", "Rows that were predicted, by model.", ["model"])
         self.batch = histogram("trainwright_batch_rows", "Rows that were predicted together.", buckets=_ROWS)
+        self.shadow = counter("trainwright_shadow_rows", "Rows of the shadow model.", ["outcome"])
+        self.difference = histogram(
+            "trainwright_shadow_difference",
+            "Largest difference of a number in a row of predictions from that of the shadow model.",
+            buckets=_DIFFERENCES,
+        )
         self.waiting = prometheus.Gauge(
             "trainwright_queue_rows",
             "Rows that wait for the model.",

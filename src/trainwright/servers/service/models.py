@@ -28,8 +28,8 @@ def loaded(settings: Settings, name: str) -> ServedModel:
     """
     found = find(name, settings.runs_dir, has_model)
     identity = identity_of(found)
-    predictor = api.load(name if isinstance(found, ArtifactDir) else found.path, runs_dir=settings.runs_dir,
-                         trust=settings.trust)  # fmt: skip
+    path = found.path.resolve()  # of a link: the run has the name of its folder
+    predictor = api.load(path, runs_dir=settings.runs_dir, trust=settings.trust)
     predictor.be_quiet()
     return ServedModel(predictor, name, identity)
 
@@ -55,35 +55,55 @@ def _files_of(found: RunDir) -> Iterator[Path]:
         yield from (found.path / name).glob("*")
 
 
-class Reloader:
-    """A thread that looks whether a name stands for another model, and loads it.
+class Models:
+    """The models of a service by role: `main`, `shadow`, and those that answer a share of the requests.
+
+    A thread looks whether their names stand for other models, and puts these in their places.
 
     Args:
         settings: The settings.
-        served: Returns the model that is served.
-        replace: Puts another one in its place.
-        failed: Notes that one could not be loaded.
+        changed: Gets the role, the old model and the new one of each change; None for one that is not there.
+
+    Raises:
+        TrainwrightError: One cannot be loaded.
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        served: Callable[[], ServedModel],
-        replace: Callable[[ServedModel], None],
-        failed: Callable[[], None],
+        self, settings: Settings, changed: Callable[[str, ServedModel | None, ServedModel | None], None]
     ) -> None:
         self._settings = settings
-        self._served = served
-        self._replace = replace
-        self._failed = failed
-        self._refused = ""  # the identity of a model that could not be loaded
+        self._changed = changed
+        self._shares = [(f"split {name}", share) for name, share in settings.shares]
+        names = {"main": settings.model, **{f"split {name}": name for name, _ in settings.shares}}
+        if settings.shadow is not None:
+            names["shadow"] = settings.shadow
+        self.by_role = {role: loaded(settings, name) for role, name in names.items()}
+        self._refused: set[str] = set()  # identities of models that could not be loaded
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="reload", daemon=True)
+        for role, model in self.by_role.items():
+            changed(role, None, model)
+
+    @property
+    def main(self) -> ServedModel:
+        """The model that answers what no other one does."""
+        return self.by_role["main"]
+
+    def for_request(self, identifier: str) -> ServedModel:
+        """Return the model that answers a request: a function of the name of the request."""
+        if not self._shares:
+            return self.main
+        digest = hashlib.sha256(identifier.encode(errors="replace")).digest()
+        place = int.from_bytes(digest[:8]) / 2**64
+        for role, share in self._shares:
+            if place < share:
+                return self.by_role[role]
+            place -= share
+        return self.main
 
     def start(self) -> None:
         """Start the thread, unless the settings rule it out."""
         if self._settings.reload_seconds:
-            self._thread.start()
+            threading.Thread(target=self._run, name="reload", daemon=True).start()
 
     def close(self) -> None:
         """Stop the thread; it ends when it has loaded what it loads."""
@@ -91,18 +111,21 @@ class Reloader:
 
     def _run(self) -> None:
         while not self._stop.wait(self._settings.reload_seconds):
-            self.look()
+            for role in self.by_role:
+                self._look(role)
 
-    def look(self) -> None:
-        """Load the model anew if its name stands for another one; the old one stays if that fails."""
-        now = self._served()
-        identity = ""
+    def _look(self, role: str) -> None:
+        """Load a model anew if its name stands for another one; the old one stays if that fails."""
+        now, identity = self.by_role[role], ""
         try:
             identity = identity_of(find(now.name, self._settings.runs_dir, has_model))
-            if identity in (now.identity, self._refused):
+            if identity == now.identity or identity in self._refused:
                 return
-            self._replace(loaded(self._settings, now.name))
+            self.by_role[role] = new = loaded(self._settings, now.name)
         except Exception as error:  # the old model answers on
-            self._refused = identity
-            self._failed()
+            self._refused.add(identity)
+            self._changed(role, now, None)
             log.warning("%s cannot be loaded anew, and the model before answers on: %s", now.name, error)
+        else:
+            self._changed(role, now, new)
+            log.info("%s is loaded anew: run %s", new.name, new.predictor.run.id)

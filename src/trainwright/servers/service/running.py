@@ -19,6 +19,8 @@ from trainwright.servers.service.metrics import MULTIPROCESS
 from trainwright.servers.service.settings import Settings
 
 log = logging.getLogger("trainwright")
+# Read when the libraries are imported. Threads that spin beside other replicas make all slower.
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 _GRACE = 30  # seconds that open requests get at the end
 
 
@@ -46,6 +48,8 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
         TrainwrightError: The model cannot be loaded.
     """
     refuse_open(settings)
+    for name in _THREADS:
+        os.environ.setdefault(name, str(settings.threads))
     listening = _listening(settings)
     address = f"http://{settings.host}:{listening.getsockname()[1]}"
     config = uvicorn.Config(

@@ -23,14 +23,21 @@ class Asked(NamedTuple):
     """What a request wants to know of its rows.
 
     Attributes:
+        model: The model that it is answered by.
         rows: The rows.
         threshold: As in `Predictor.predict`.
         is_lenient: Whether a row that cannot be predicted gets an error, and the others predictions.
     """
 
+    model: ServedModel
     rows: Rows
     threshold: float | None = None
     is_lenient: bool = False
+
+    @property
+    def key(self) -> object:
+        """The key of requests that are answered together: those to one model, whose rows can be joined."""
+        return self.model if self.rows.is_joinable and not self.is_lenient else None
 
 
 class Answer(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,9 @@ class Settings:
         timeout: How long a request waits for the model, in seconds.
         max_body: The number of bytes of a body.
         key: The key that requests must show; None: none.
+        shares: Other models, and the share of the requests that each answers.
+        shadow: A model that gets the rows of all requests, and whose predictions are compared.
+        threads: The number of threads that a replica computes with.
         reload_seconds: How often to look whether the name stands for another model; 0: never.
     """
 
@@ -38,4 +42,7 @@ class Settings:
     timeout: float = 30.0
     max_body: int = 16 << 20
     key: str | None = None
+    shares: Sequence[tuple[str, float]] = ()
+    shadow: str | None = None
+    threads: int = 1
     reload_seconds: float = 2.0
