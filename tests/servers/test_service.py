@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from customers import NEW, config, write_customers
 from starlette.testclient import TestClient
 
 import trainwright
+from customers import NEW, config, write_customers
 from trainwright.errors import InputError, RunNotFoundError
 from trainwright.runs.run import Run
 from trainwright.servers.service.app import make_app

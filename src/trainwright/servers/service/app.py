@@ -24,16 +24,16 @@ from fastapi_offline import FastAPIOffline
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-import trainwright
 from trainwright.servers.service import documentation
 from trainwright.servers.service.batching import Batcher, Job
 from trainwright.servers.service.errors import RequestError, malformed
-from trainwright.servers.service.forms import JSON, Rows
+from trainwright.servers.service.forms.base import JSON, Rows
 from trainwright.servers.service.metrics import CONTENT_TYPE, Metrics
 from trainwright.servers.service.models import Models
 from trainwright.servers.service.served import Answer, Asked, ServedModel
 from trainwright.servers.service.settings import Settings
 from trainwright.servers.service.shadow import Shadow
+from trainwright.version import VERSION
 
 log = logging.getLogger("trainwright")
 _OPEN = ("/health", "/ready")  # what needs no key
@@ -128,7 +128,7 @@ class Service:
     async def version(self, request: Request) -> Response:  # noqa: ARG002
         """Say what is served."""
         models = {role: documentation.description(one) for role, one in self.models.by_role.items()}
-        return _json({"trainwright": trainwright.__version__, "models": models})
+        return _json({"trainwright": VERSION, "models": models})
 
     async def show_metrics(self, request: Request) -> Response:  # noqa: ARG002
         """Return the metrics."""
@@ -202,7 +202,7 @@ def make_app(settings: Settings) -> FastAPI:
 
     app = FastAPIOffline(
         title=f"trainwright serve {settings.model}",
-        version=trainwright.__version__,
+        version=VERSION,
         lifespan=lifespan,
         redoc_url=None,
     )

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-import trainwright
 from trainwright.plugins import task_for
-from trainwright.servers.service.forms import JSON
+from trainwright.servers.service.forms.base import JSON
 from trainwright.servers.service.served import ServedModel
+from trainwright.version import VERSION
 
 
 def description(model: ServedModel) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def openapi(model: ServedModel, title: str) -> dict[str, Any]:
     plain = {"200": {"description": "OK"}}
     return {
         "openapi": "3.1.0",
-        "info": {"title": title, "version": trainwright.__version__},
+        "info": {"title": title, "version": VERSION},
         "paths": {
             "/predict": {"post": predict},
             "/health": {"get": {"summary": "Whether the process lives", "responses": plain}},

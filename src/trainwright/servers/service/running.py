@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import signal
 import socket
 import tempfile
 from collections.abc import Callable
@@ -62,6 +63,9 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
         server_header=False,
         h11_max_incomplete_event_size=1 << 16,
     )
+    # uvicorn ends with the signal that stopped it, once these are its handlers again.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
     if settings.workers == 1:
         config.load()  # an error of the model is said here
         say(address)

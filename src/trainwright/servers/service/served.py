@@ -14,13 +14,14 @@ from trainwright.errors import DataError, InputError
 from trainwright.inference.predictor import Predictor
 from trainwright.servers.service.batching import Job
 from trainwright.servers.service.errors import Place, RequestError
-from trainwright.servers.service.forms import Rows, form_of
+from trainwright.servers.service.forms import form_of
+from trainwright.servers.service.forms.base import Rows
 
 _COLUMN = re.compile(r"column '((?:[^'\\]|\\.)*)'")
 
 
 class Asked(NamedTuple):
-    """What a request wants to know of its rows.
+    """Rows of a request, and what it wants to know of them.
 
     Attributes:
         model: The model that it is answered by.

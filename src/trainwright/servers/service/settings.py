@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Settings:
-    """What is served, where and how; it travels to the processes of the replicas.
+    """The settings of a service, which travel to the processes of its replicas.
 
     Attributes:
         model: The run or the exported model, as the user named it.
