@@ -56,6 +56,8 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
     config = uvicorn.Config(
         _Factory(settings),
         factory=True,
+        workers=settings.workers,
+        timeout_worker_healthcheck=60,
         lifespan="on",
         access_log=False,
         log_level="warning",
