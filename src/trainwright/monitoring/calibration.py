@@ -25,6 +25,7 @@ RATES = (0.5, 0.2, 0.1, 0.05)
 _TAIL = RATES[-1]  # beyond it, the rate falls by a fixed factor for each unit of the score
 _STREAM = 37
 _MOST_ROWS = 100_000  # of the training rows, to draw from
+_MOST_HELD = 20_000_000  # of their cells
 _MOST_CELLS = 2_000_000_000  # that all replicates read: with more columns, windows are shorter
 _CHUNK = 50_000_000  # counts in memory
 _TESTS = 3
@@ -49,14 +50,14 @@ class Thresholds:
         columns: The names of the columns that decide.
         scales: What the scores of tests are divided by, (sizes, columns, tests).
         levels: The scores that the largest of all columns exceeds at `RATES`, (sizes, rates).
-        slopes: The fall of log10 of the rate for each unit of the score beyond the last of them, (sizes,).
+        slope: The fall of log10 of the rate for each unit of the score beyond the last of them.
     """
 
     sizes: Sequence[int]
     columns: Sequence[str]
     scales: Array
     levels: Array
-    slopes: Array
+    slope: float
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
@@ -65,14 +66,15 @@ class Thresholds:
             "columns": list(self.columns),
             "scales": np.round(self.scales, 4).tolist(),
             "levels": np.round(self.levels, 4).tolist(),
-            "slopes": np.round(self.slopes, 4).tolist(),
+            "slope": self.slope,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Thresholds:
         """Restore the thresholds that `to_json` was called on."""
-        arrays = {name: np.array(data[name], np.float64) for name in ("scales", "levels", "slopes")}
-        return cls(tuple(data["sizes"]), tuple(data["columns"]), **arrays)
+        scales, levels = (np.array(data[name], np.float64) for name in ("scales", "levels"))
+        scales = scales.reshape(len(levels), len(data["columns"]), _TESTS)
+        return cls(tuple(data["sizes"]), tuple(data["columns"]), scales, levels, float(data["slope"]))
 
     def for_rows(self, rows: int) -> Threshold:
         """Return the thresholds of a window; of other sizes than the simulated ones, between them."""
@@ -87,7 +89,7 @@ class Thresholds:
             return mixed
 
         scales = dict(zip(self.columns, between(self.scales), strict=True))
-        return Threshold(scales, between(self.levels), float(between(self.slopes)))
+        return Threshold(scales, between(self.levels), self.slope)
 
 
 class Threshold(NamedTuple):
@@ -125,26 +127,26 @@ def calibrate(blocks: Sequence[Block], seed: int = 0, replicates: int = REPLICAT
     sizes = [size for size in SIZES if size <= budget] or [SIZES[0]]
     if not columns:
         none = np.zeros((len(sizes), 0, _TESTS))
-        return Thresholds(sizes, (), none, np.ones((len(sizes), len(RATES))), np.ones(len(sizes)))
+        return Thresholds(sizes, (), none, np.ones((len(sizes), len(RATES))), 1.0)
     found = np.concatenate([_simulated(block, sizes, replicates, draw) for block in blocks], axis=2)
     least = np.array([[_LEAST_SCALE.get(test, 1.0) for test in column.tests] for column in columns])
     scales = np.maximum(np.quantile(found, 0.99, axis=0) / _PERCENT, least)
     largest = np.sort((found / scales).max(axis=(2, 3)), axis=0)
     levels = np.quantile(largest, 1 - np.array(RATES), axis=0).T
     tail = largest[-int(_TAIL * replicates) :]
-    slopes = 1 / (np.log(10) * np.maximum((tail - levels[:, -1]).mean(axis=0), 1e-3))
-    return Thresholds(sizes, tuple(column.name for column in columns), scales, levels, slopes)
+    slope = 1 / (np.log(10) * max(float((tail - levels[:, -1]).mean()), 1e-3))
+    return Thresholds(sizes, tuple(column.name for column in columns), scales, levels, slope)
 
 
 def _simulated(block: Block, sizes: Sequence[int], replicates: int, draw: np.random.Generator) -> Array:
     """Return the scores of replicates, (replicates, sizes, columns, tests)."""
     rows = len(block.cells)
     cells = block.cells
-    if rows > _MOST_ROWS:
-        cells = cells[draw.choice(rows, _MOST_ROWS, replace=False)]
+    if rows > (most := min(_MOST_ROWS, _MOST_HELD // len(block.columns))):
+        cells = cells[draw.choice(rows, most, replace=False)]
     widths = [column.cells for column in block.columns]
     starts = np.cumsum([0, *widths])
-    flat = (cells + starts[:-1]).astype(np.int32)
+    flat = (cells + starts[:-1])
     drawn, total = min(rows, sizes[-1]), int(starts[-1])
     found = np.zeros((replicates, len(sizes), len(block.columns), _TESTS), np.float32)
     chunk = max(1, _CHUNK // (total * (len(sizes) + 1)))
@@ -153,10 +155,10 @@ def _simulated(block: Block, sizes: Sequence[int], replicates: int, draw: np.ran
         first = np.zeros((count, total), np.int64)
         windows = np.zeros((count, len(sizes), total), np.int64)
         for i in range(count):
-            first[i] = np.bincount(flat[draw.integers(0, len(flat), drawn)].ravel(), minlength=total)
+            first[i] = _counted(flat, draw.integers(0, len(flat), drawn), total)
             ids, done = draw.integers(0, len(flat), sizes[-1]), 0
             for j, size in enumerate(sizes):
-                windows[i, j] = np.bincount(flat[ids[done:size]].ravel(), minlength=total)
+                windows[i, j] = _counted(flat, ids[done:size], total)
                 done = size
         windows = windows.cumsum(axis=1)
         for c, column in enumerate(block.columns):
@@ -165,6 +167,10 @@ def _simulated(block: Block, sizes: Sequence[int], replicates: int, draw: np.ran
                 column, first[:, None, at], windows[..., at], draw, drawn / rows
             )
     return found
+
+
+def _counted(cells: Array, ids: Array, total: int) -> Array:
+    return np.bincount(np.take(cells, ids, axis=0).ravel(), minlength=total)
 
 
 def _of_column(
