@@ -118,6 +118,45 @@ class Drift:
         }
 
 
+@dataclass(frozen=True)
+class DriftReport:
+    """The comparison of windows, in their order, with the training rows of a run."""
+
+    run: str
+    windows: Sequence[Drift]
+
+    @property
+    def drifted(self) -> bool:
+        """True if a window has drifted."""
+        return any(one.verdict == "drift" for one in self.windows)
+
+    @property
+    def lines(self) -> list[str]:
+        """The drift in words: a line for each window, and for each of its columns."""
+        return [line for i in range(len(self.windows)) for line in self._of_window(i)]
+
+    def _of_window(self, i: int) -> list[str]:
+        one = self.windows[i]
+        before = sum(window.rows for window in self.windows[:i])
+        where = f"rows {before + 1:,} to {before + one.rows:,}" if len(self.windows) > 1 else f"{one.rows:,} rows"
+        return [f"{where}: {one.verdict}", *(f"  {line}" for line in one.lines)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document that `/drift` and `drift --json` give."""
+        windows = [one.to_json() for one in self.windows]
+        return {"run": self.run, "drifted": self.drifted, "windows": windows}
+
+
+def check_alarm_rate(rate: float) -> None:
+    """Check a rate of alarms.
+
+    Raises:
+        InputError: It cannot be kept.
+    """
+    if not _RATES[0] <= rate <= _RATES[1]:
+        raise InputError(f"an alarm rate of {rate:g} given; give one from {_RATES[0]:g} to {_RATES[1]:g}")
+
+
 def compare(window: Window, alarm_rate: float = ALARM_RATE) -> Drift:
     """Compare a window with its reference.
 
@@ -128,8 +167,7 @@ def compare(window: Window, alarm_rate: float = ALARM_RATE) -> Drift:
     Raises:
         InputError: The alarm rate is none.
     """
-    if not _RATES[0] <= alarm_rate <= _RATES[1]:
-        raise InputError(f"an alarm rate of {alarm_rate:g} given; give one from {_RATES[0]:g} to {_RATES[1]:g}")
+    check_alarm_rate(alarm_rate)
     reference, counts = window.reference, window.counts()
     threshold = reference.thresholds.for_rows(window.rows)
     judged = window.rows >= FEWEST

@@ -103,7 +103,14 @@ def _from_objects(data: Any, config: DataConfig, source: str, request: LoadReque
         if own_weights:
             config = config.model_copy(update={"weight": WEIGHT})
             tables = {name: table.with_column(WEIGHT, own_weights[name]) for name, table in tables.items()}
-        return tabular.build(tables, config, request.form, given=True, examine=request.examine)
+        return tabular.build(
+            tables,
+            config,
+            request.form,
+            given=True,
+            examine=request.examine,
+            examples=request.examples,
+        )
     _refuse_settings(config, forms["train"])
     if forms["train"] == "items":
         if config.standardize:
@@ -116,6 +123,7 @@ def _from_objects(data: Any, config: DataConfig, source: str, request: LoadReque
             request.form,
             given=True,
             examine=request.examine,
+            examples=request.examples,
         )
     expectations = examined_arrays(
         {
