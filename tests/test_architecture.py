@@ -35,7 +35,7 @@ LAYERS = (
     ("runs",),
     ("exporters",),
     ("inference",),
-    ("evaluation", "reports", "trackers.feed"),
+    ("evaluation", "monitoring", "reports", "trackers.feed"),
     ("engine",),
     ("frameworks", "datasets", "trackers", "stores", "samplers", "tuners", "callbacks", "versions"),
     ("frameworks.boosting",),

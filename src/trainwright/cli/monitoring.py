@@ -51,8 +51,8 @@ def drift(run: str, file: str | None, as_json: bool, **how: Any) -> None:
 def _lines(found: DriftReport) -> Iterator[str]:
     first = found.windows[0]
     yield (
-        f"compared with the {first.training_rows:,} training rows of run {found.run}, at a false-alarm rate of "
-        f"{first.alarm_rate:.3g} for each window"
+        f"compared with the {first.training_rows:,} training rows of run {found.run}, at a false-alarm rate "
+        f"of {first.alarm_rate:.3g} for each window"
     )
     yield from found.lines
     if len(found.windows) == 1:

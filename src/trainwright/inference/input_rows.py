@@ -78,9 +78,7 @@ class InputRows:
         if isinstance(own, TabularPreparation | RawPreparation):
             columns = own.columns_of(self.named(rows))
             return {
-                name: columns[name]
-                for name in (*own.column_names, *self.watched_targets)
-                if name in columns
+                name: columns[name] for name in (*own.column_names, *self.watched_targets) if name in columns
             }
         if self.preparation is not None or FEATURES not in self.specs or len(self.specs[FEATURES].shape) != 1:
             return {}

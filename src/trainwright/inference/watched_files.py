@@ -17,7 +17,9 @@ from trainwright.monitoring.reference import Reference
 from trainwright.monitoring.sketches import Window
 
 
-def windows_of(predictor: Predictor, path: Path | str, reference: Reference, size: int | None) -> list[Window]:
+def windows_of(
+    predictor: Predictor, path: Path | str, reference: Reference, size: int | None
+) -> list[Window]:
     """Return the rows of a file as windows of a size, the last one of the rest; None: as one window.
 
     Rows that cannot be read or predicted are left out, with a warning.
@@ -32,7 +34,9 @@ def windows_of(predictor: Predictor, path: Path | str, reference: Reference, siz
         good = take(rows, np.delete(np.arange(count), [*known])) if known else rows
         outputs, errors = predictor.outputs_or_errors(good) if len(known) < count else (None, {})
         places = np.delete(np.arange(count), [*known])
-        failures.add(count, dict(sorted({**known, **{int(places[i]): said for i, said in errors.items()}}.items())))
+        failures.add(
+            count, dict(sorted({**known, **{int(places[i]): said for i, said in errors.items()}}.items()))
+        )
         if outputs is None:
             continue
         if errors:
@@ -92,4 +96,3 @@ def _rows_of(predictor: Predictor, path: Path | str) -> Iterator[tuple[Any, dict
     names = [*files.columns_of(chunks.names), *targets]
     for table in chunks.tables({*names}, most):
         yield files.rows_of(without_errors(table)), errors_in(table)
-

@@ -2,8 +2,8 @@
 
 A replicate draws, with replacement, a training set and a window from the training rows: whole rows, so that
 columns that go together count as they do. Its scores have the noise of both. Each test is scaled to the same
-tail, and a column's score is the largest of its tests; the largest score of all columns is the statistic whose
-quantiles are the thresholds: they hold for all columns together.
+tail, and a column's score is the largest of its tests; the largest score of all columns is the statistic
+whose quantiles are the thresholds: they hold for all columns together.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def calibrate(blocks: Sequence[Block], seed: int = 0, replicates: int = REPLICAT
     """Return the thresholds for windows like the rows of blocks, which are drawn apart.
 
     Args:
-        blocks: The training rows; and the rows of the outputs, which are others. Those of columns that decide.
+        blocks: The training rows; and the rows of the outputs, which are others. All columns decide.
         seed: The seed of the draws.
         replicates: The number of draws.
     """
@@ -146,7 +146,7 @@ def _simulated(block: Block, sizes: Sequence[int], replicates: int, draw: np.ran
         cells = cells[draw.choice(rows, most, replace=False)]
     widths = [column.cells for column in block.columns]
     starts = np.cumsum([0, *widths])
-    flat = (cells + starts[:-1])
+    flat = cells + starts[:-1]
     drawn, total = min(rows, sizes[-1]), int(starts[-1])
     found = np.zeros((replicates, len(sizes), len(block.columns), _TESTS), np.float32)
     chunk = max(1, _CHUNK // (total * (len(sizes) + 1)))
@@ -173,9 +173,7 @@ def _counted(cells: Array, ids: Array, total: int) -> Array:
     return np.bincount(np.take(cells, ids, axis=0).ravel(), minlength=total)
 
 
-def _of_column(
-    column: Column, first: Array, second: Array, draw: np.random.Generator, share: float
-) -> Array:
+def _of_column(column: Column, first: Array, second: Array, draw: np.random.Generator, share: float) -> Array:
     """Return the scores of a column, (replicates, sizes, tests), also by what no resampled row can hold.
 
     That is: the values beyond those of all training rows, of which j or more come with the probability

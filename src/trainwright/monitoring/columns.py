@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -219,23 +220,23 @@ def fit(name: str, values: Array, role: Role) -> tuple[Column, Array] | None:
     return _fit_numbers(name, as_numbers(values, kind), kind, role)
 
 
+_KINDS: dict[str, NumberKind | Literal["category"]] = {
+    "M": "time",
+    **dict.fromkeys("iuf", "number"),
+    **dict.fromkeys("bU", "category"),
+}
+
+
 def _kind_of(values: Array) -> NumberKind | Literal["category"] | None:
     if values.ndim != 1:
         return None
-    match values.dtype.kind:
-        case "M":
-            return "time"
-        case "i" | "u" | "f":
-            return "number"
-        case "b" | "U":
-            return "category"
-        case "O":
-            present = [value for value in values.tolist() if value is not None]
-            if not all(isinstance(value, str | bool | int | float) for value in present):
-                return None
-            different = len(set(present))
-            return "text" if different > CELLS and 2 * different > len(present) else "category"
-    return None
+    if values.dtype.kind != "O":
+        return _KINDS.get(values.dtype.kind)
+    present = [value for value in values.tolist() if value is not None]
+    if not all(isinstance(value, str | bool | int | float) for value in present):
+        return None
+    different = len(set(present))
+    return "text" if different > CELLS and 2 * different > len(present) else "category"
 
 
 def _fit_numbers(name: str, numbers: Array, kind: NumberKind, role: Role) -> tuple[NumberColumn, Array]:
@@ -270,9 +271,7 @@ def _fit_categories(name: str, values: Array, role: Role) -> tuple[CategoryColum
         name, role, kept, others, int(absent.sum()), int((counts == 1).sum()), int((counts == 2).sum())
     )
     cell = np.ones(len(names), np.int64)
-    cell[order[:KEPT]] = np.where(
-        (counts[order[:KEPT]] == 1) & column.knows_all, 1, column.cell_of_category
-    )
+    cell[order[:KEPT]] = np.where((counts[order[:KEPT]] == 1) & column.knows_all, 1, column.cell_of_category)
     for i in order[KEPT:]:
         cell[i] = column.shared_cell(str(names[i]))
     cells = cell[of]
@@ -291,7 +290,7 @@ def as_texts(values: Array) -> list[str | None]:
 def _text(value: Any) -> str | None:
     if isinstance(value, str):
         return value
-    if value is None or value != value:  # NaN, NaT
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     if isinstance(value, float) and value.is_integer():
         return str(int(value))

@@ -138,7 +138,9 @@ class DriftReport:
     def _of_window(self, i: int) -> list[str]:
         one = self.windows[i]
         before = sum(window.rows for window in self.windows[:i])
-        where = f"rows {before + 1:,} to {before + one.rows:,}" if len(self.windows) > 1 else f"{one.rows:,} rows"
+        where = (
+            f"rows {before + 1:,} to {before + one.rows:,}" if len(self.windows) > 1 else f"{one.rows:,} rows"
+        )
         return [f"{where}: {one.verdict}", *(f"  {line}" for line in one.lines)]
 
     def to_json(self) -> dict[str, Any]:
@@ -241,11 +243,20 @@ def _statistics(
     after: dict[str, Any] = {"rows": rows}
     if isinstance(column, NumberColumn) and isinstance(counts, NumberCounts):
         groups = [np.bincount(column.groups, cells[1:]) for cells in (first, second)]
-        shares = [shares_of(np.concatenate([[cells[0]], of])) for cells, of in zip((first, second), groups, strict=True)]
-        found["ks"] = float(kolmogorov_smirnov(first[1:], second[1:])) if first[1:].any() and second[1:].any() else None
+        shares = [
+            shares_of(np.concatenate([[cells[0]], of]))
+            for cells, of in zip((first, second), groups, strict=True)
+        ]
+        found["ks"] = (
+            float(kolmogorov_smirnov(first[1:], second[1:])) if first[1:].any() and second[1:].any() else None
+        )
         found["beyond"] = int(counts.beyond.sum()) / max(1, rows)
         known = len(column.percentiles) - 1
-        before["quantiles"] = [finite(float(column.percentiles[round(share * known)])) for share in SHARES] if known > 0 else None
+        before["quantiles"] = (
+            [finite(float(column.percentiles[round(share * known)])) for share in SHARES]
+            if known > 0
+            else None
+        )
         numbers = counts.quantiles.at(SHARES)
         after["quantiles"] = None if numbers[0] is None else [finite(value or 0.0) for value in numbers]
     elif isinstance(column, CategoryColumn) and isinstance(counts, CategoryCounts):
@@ -259,7 +270,9 @@ def _statistics(
     return found, before, after
 
 
-def _shares(column: CategoryColumn, counts: CategoryCounts, rows: int) -> tuple[dict[str, float], dict[str, float]]:
+def _shares(
+    column: CategoryColumn, counts: CategoryCounts, rows: int
+) -> tuple[dict[str, float], dict[str, float]]:
     """Return the shares of the categories that changed most, in both."""
     names = list(column.counts)
     one = np.array([*column.counts.values()]) / max(1, column.rows)

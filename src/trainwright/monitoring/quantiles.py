@@ -20,8 +20,8 @@ class Quantiles:
     """The distribution of numbers, in buckets that are as wide as their relative error allows.
 
     A bucket holds the floats that share sign, exponent and the first bits of the fraction; it keeps their
-    number and their mean. So a quantile is off by `error` times its size at most (1/128 until there are more
-    than 2,048 buckets, each joining of neighbors doubles it), and sketches add up exactly, in any order (as in
+    number and their mean. So a quantile is off by `error` times its size at most: 1/128 until there are more
+    than 2,048 buckets; each joining of neighbors doubles it. Sketches add up exactly, in any order (as in
     DDSketch: Masson, Rim and Lee 2019, and UDDSketch: Epicoco et al. 2020). Infinite values count; NaN is
     left out.
     """

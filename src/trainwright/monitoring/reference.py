@@ -62,7 +62,7 @@ class Reference:
         Args:
             run: The id of the run.
             inputs: The columns of the training rows, (rows,) each, targets among them.
-            outputs: The columns of the predictions for other rows than these, as `Predictor.table` gives them.
+            outputs: The predictions for other rows than these, as `Predictor.table` gives them.
             targets: The names of the targets.
             seed: The seed of the resampling.
         """

@@ -37,6 +37,12 @@ class NumberCounts:
             self.beyond += [int((numbers < low).sum()), int((numbers > high).sum())]
         self.quantiles.add(numbers)
 
+    def copy(self) -> NumberCounts:
+        """Return the same counts."""
+        made = NumberCounts(self.column)
+        made.merge(self)
+        return made
+
     def merge(self, other: NumberCounts) -> None:
         """Count the values of another window."""
         self.cells += other.cells
@@ -93,6 +99,12 @@ class CategoryCounts:
     def beyond(self) -> Array:
         """Zeros: no category is beyond others."""
         return np.zeros(2, np.int64)
+
+    def copy(self) -> CategoryCounts:
+        """Return the same counts."""
+        made = CategoryCounts(self.column)
+        made.merge(self)
+        return made
 
     def merge(self, other: CategoryCounts) -> None:
         """Count the values of another window."""
@@ -213,10 +225,10 @@ class Window:
         self._take_seconds()
 
     def counts(self) -> Mapping[str, NumberCounts | CategoryCounts]:
-        """Return the counts of each column."""
+        """Return the counts of each column as they are now."""
         with self._lock:
             self._settle()
-            return self._counts
+            return {name: counts.copy() for name, counts in self._counts.items()}
 
     def merge(self, other: Window) -> None:
         """Count the rows of another window, such as that of another replica.

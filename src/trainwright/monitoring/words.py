@@ -14,7 +14,7 @@ _MOST = 3  # unseen categories that are named
 
 
 class Facts(NamedTuple):
-    """What is known of a column's change; see `drift.ColumnDrift`."""
+    """The change of a column, from which its line is made; see `drift.ColumnDrift`."""
 
     name: str
     role: str
@@ -66,9 +66,7 @@ def _categories(facts: Facts) -> str:
     most = max(before, key=lambda name: abs(after[name] - before[name]), default=None)
     if most is None:
         return "the categories are others"
-    return (
-        f"{_percent(after[most])} of rows hold {most!r}, against {_percent(before[most])} {_than(facts)}"
-    )
+    return f"{_percent(after[most])} of rows hold {most!r}, against {_percent(before[most])} {_than(facts)}"
 
 
 def _numbers(facts: Facts) -> str:
@@ -99,16 +97,16 @@ def _factor(before: Sequence[float], after: Sequence[float]) -> float | None:
         return None
     known = [known for one in _FACTORS for known in (one, 1 / one)]
     near = min(known, key=lambda one: abs(one / middle - 1))
-    return near if abs(near / middle - 1) < 0.1 else middle  # noqa: PLR2004
+    return near if abs(near / middle - 1) < 0.1 else middle
 
 
 def _percent(share: float) -> str:
-    if 0 < share < 0.0995:  # noqa: PLR2004
+    if 0 < share < 0.0995:
         return f"{100 * share:.2g} %"
     return f"{100 * share:.0f} %"
 
 
 def _number(value: float) -> str:
-    if abs(value) >= 1000:  # noqa: PLR2004
-        return f"{float(f'{value:.4g}'):,.0f}" if abs(value) < 1e15 else f"{value:.4g}"  # noqa: PLR2004
+    if abs(value) >= 1000:
+        return f"{float(f'{value:.4g}'):,.0f}" if abs(value) < 1e15 else f"{value:.4g}"
     return f"{value:.4g}"

@@ -63,7 +63,9 @@ def reference_of(run: RunDir, predictor: Predictor, data: Any = None, *, trust: 
     try:
         run.write_json(FILE, made.to_json())
     except OSError as error:
-        log.warning("%s cannot be written (%s): the next command makes it again", run.path / FILE, error.strerror)
+        log.warning(
+            "%s cannot be written (%s): the next command makes it again", run.path / FILE, error.strerror
+        )
     return made
 
 
@@ -74,13 +76,15 @@ def _of_artifact(artifact: ArtifactDir) -> Reference:
     path = artifact_reference(artifact.path)
     if not path.is_file():
         raise InputError(
-            f"{artifact.path} was exported without the reference of its training rows ({path.name}); name the "
-            f"run itself, {artifact.certificate.run['id']}, or export it again after `trainwright drift`"
+            f"{artifact.path} was exported without the reference of its training rows ({path.name}); name "
+            f"the run itself, {artifact.certificate.run['id']}, or export it again after `trainwright drift`"
         )
     return Reference.from_json(parse_json(read_regular(path)))
 
 
-def bundle_with_rows(run: RunDir, predictor: Predictor, data: Any = None, *, trust: bool = False) -> DataBundle:
+def bundle_with_rows(
+    run: RunDir, predictor: Predictor, data: Any = None, *, trust: bool = False
+) -> DataBundle:
     """Return the run's own data with all rows as they were before encoding.
 
     Raises:
@@ -92,9 +96,7 @@ def bundle_with_rows(run: RunDir, predictor: Predictor, data: Any = None, *, tru
             if "data" in passed_objects(run):
                 return bundle_of_objects(run, predictor, data, sys.maxsize)
             settle = replayed_skips(journalled_decisions(run.journal), ALONE)
-            bundle = load_data(
-                predictor.config, predictor.model_object, settle, examples=sys.maxsize
-            )
+            bundle = load_data(predictor.config, predictor.model_object, settle, examples=sys.maxsize)
         except TrainwrightError as error:
             raise InputError(
                 f"the training rows of run {run.id} cannot be read any more (in {folder}), and it keeps no "
@@ -117,7 +119,7 @@ def training_rows(bundle: DataBundle) -> Any:
     if bundle.preparation is not None:
         return None
     batch = bundle.splits["train"].take(np.arange(len(bundle.splits["train"])))
-    return batch if FEATURES in batch and batch[FEATURES].ndim == 2 else None  # noqa: PLR2004
+    return batch if FEATURES in batch and batch[FEATURES].ndim == 2 else None
 
 
 def training_columns(predictor: Predictor, bundle: DataBundle) -> Mapping[str, Array]:
