@@ -134,7 +134,7 @@ def calibrate(blocks: Sequence[Block], seed: int = 0, replicates: int = REPLICAT
     largest = np.sort((found / scales).max(axis=(2, 3)), axis=0)
     levels = np.quantile(largest, 1 - np.array(RATES), axis=0).T
     tail = largest[-int(_TAIL * replicates) :]
-    slope = 1 / (np.log(10) * max(float((tail - levels[:, -1]).mean()), 1e-3))
+    slope = 1 / (float(np.log(10)) * max(float((tail - levels[:, -1]).mean()), 1e-3))
     return Thresholds(sizes, tuple(column.name for column in columns), scales, levels, slope)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trainwright.errors import CheckpointError
-from trainwright.monitoring.calibration import Block, Thresholds, calibrate
+from trainwright.monitoring.calibration import REPLICATES, Block, Thresholds, calibrate
 from trainwright.monitoring.columns import Column, Role, column_from_json, fit
 from trainwright.types import Array
 
@@ -56,6 +56,7 @@ class Reference:
         outputs: Mapping[str, Any],
         targets: Sequence[str] = (),
         seed: int = 0,
+        replicates: int = REPLICATES,
     ) -> Reference:
         """Return the reference of training rows.
 
@@ -65,6 +66,7 @@ class Reference:
             outputs: The predictions for other rows than these, as `Predictor.table` gives them.
             targets: The names of the targets.
             seed: The seed of the resampling.
+            replicates: The number of windows that are drawn to calibrate the thresholds.
         """
         rows = max((len(values) for values in inputs.values()), default=0)
         watched = watched_outputs(outputs)
@@ -76,7 +78,7 @@ class Reference:
         first = _fitted({name: (values, roles[name]) for name, values in named.items()})
         second = _fitted({name: (values, "output") for name, values in watched.items()})
         blocks = [_block(one) for one in (first, second)]
-        thresholds = calibrate([block for block in blocks if block.columns], seed)
+        thresholds = calibrate([block for block in blocks if block.columns], seed, replicates)
         return cls(run, [column for column, _ in (*first, *second)], rows, held_out, thresholds)
 
     def to_json(self) -> dict[str, Any]:

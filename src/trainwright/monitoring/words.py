@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -89,7 +90,7 @@ def _numbers(facts: Facts) -> str:
 def _factor(before: Sequence[float], after: Sequence[float]) -> float | None:
     """Return the factor between two distributions of one form, or None."""
     pairs = [(before[i], after[i]) for i in _COMPARED if before[i]]
-    ratios = sorted(two / one for one, two in pairs if two * one > 0)
+    ratios = sorted(two / one for one, two in pairs if math.isfinite(two / one) and two / one > 0)
     if len(ratios) < max(3, len(pairs)):
         return None
     middle = ratios[len(ratios) // 2]
