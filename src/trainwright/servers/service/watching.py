@@ -99,7 +99,7 @@ class Watch:
         self._turn(time.time())
         if time.monotonic() - self._saved >= _SAVED_EVERY:
             self._save()
-            self._judge()
+        self._judge()
 
     def close(self) -> None:
         """Save the window."""
