@@ -11,8 +11,8 @@ from trainwright.config.tree import Node, Problems, Source, find_value, mapping
 from trainwright.errors import InputError
 
 NAME = r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}"
-REFERENCE = re.compile(rf"(?P<name>{NAME})@(?P<revision>[A-Za-z0-9_][A-Za-z0-9._-]*)")
-_EXACT = re.compile(r"v\d+")
+REFERENCE = re.compile(rf"(?P<name>{NAME})@(?P<revision>[A-Za-z0-9_][A-Za-z0-9._-]{{0,99}})")
+_EXACT = re.compile(r"v[0-9]{1,9}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _TYPED_BY = ("data.path", "data.train_path")  # whose version gives the type of the data
 

@@ -73,11 +73,13 @@ class Pieces:
         """Return the places of the pieces in a pack."""
         try:
             pieces: list[tuple[str, int]] = json.loads(self._store.get(f"{INDEX}{pack}"))
+            if not all(type(sha256) is str and type(size) is int and size >= 0 for sha256, size in pieces):
+                raise TypeError("a piece needs a hash and a size")
             ends = accumulate(size for _, size in pieces)
             return {
                 sha256: Slot(pack, end - size, end) for (sha256, size), end in zip(pieces, ends, strict=True)
             }
-        except (CheckpointError, ValueError, TypeError) as error:
+        except (CheckpointError, ValueError, TypeError, RecursionError) as error:
             raise DataError(f"the index of pack {pack[:12]} is damaged or missing: {error}") from error
 
     def put_chunk(self, sha256: str, data: bytes) -> None:

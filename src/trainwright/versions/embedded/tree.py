@@ -9,7 +9,7 @@ import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainwright.digest import sha256_bytes
 from trainwright.errors import DataError
@@ -50,7 +50,13 @@ class SourceFile(NamedTuple):
 def encode(files: Sequence[TreeFile]) -> tuple[str, bytes]:
     """Return the hash of a content, and its list of files as it is stored."""
     text = json.dumps(sorted(files), separators=(",", ":"), ensure_ascii=False).encode()
-    return sha256_bytes(text), zlib.compress(text, 1)
+    stored = zlib.compress(text, 1)
+    return sha256_bytes(text), stored if len(text) <= _largest(stored) else zlib.compress(text, 0)
+
+
+def _largest(stored: bytes) -> int:
+    """Return the bytes that a list may have: a short crafted one must not fill the memory."""
+    return 32 * len(stored) + 2**20
 
 
 def decode(content: str, stored: bytes) -> list[TreeFile]:
@@ -59,18 +65,43 @@ def decode(content: str, stored: bytes) -> list[TreeFile]:
     Raises:
         DataError: It is damaged, or names files outside of its folder.
     """
+    damaged = f"the list of files {content[:12]} is damaged"
     try:
-        text = zlib.decompress(stored)
-    except zlib.error as error:
-        raise DataError(f"the list of files {content[:12]} is damaged: {error}") from error
-    if sha256_bytes(text) != content:
-        raise DataError(f"the list of files {content[:12]} is damaged: its hash is another one")
-    files = [TreeFile(path, size, tuple(pieces)) for path, size, pieces in json.loads(text)]
+        unpacking = zlib.decompressobj()
+        text = unpacking.decompress(stored, _largest(stored))
+        if not unpacking.eof:
+            raise DataError(f"{damaged}: it is cut off, or too large")
+        if sha256_bytes(text) != content:
+            raise DataError(f"{damaged}: its hash is another one")
+        files = [_file(*one) for one in json.loads(text)]
+    except (zlib.error, ValueError, TypeError, RecursionError) as error:
+        raise DataError(f"{damaged}: {error}") from error
     for one in files:
         _check(one)
-    if len({one.path for one in files}) != len(files):
+    paths = {one.path for one in files}
+    if len(paths) != len(files):
         raise DataError("the list of files names a file twice")
+    folders = set[str]()
+    for path in paths:
+        while (path := path.rpartition("/")[0]) and path not in folders:
+            folders.add(path)
+    if folders & paths:
+        raise DataError("the list of files names a file as a folder, too")
     return files
+
+
+def _file(path: Any, size: Any, pieces: Any) -> TreeFile:
+    """Return a file of a list, whose values may be of any type.
+
+    Raises:
+        TypeError, ValueError: They are not those of a file.
+    """
+    if type(path) is not str or type(size) is not int or type(pieces) is not list or size < 0:
+        raise TypeError("a file needs a path, a size and a list of hashes")
+    if not all(type(one) is str for one in pieces):
+        raise TypeError("a hash is text")
+    path.encode()  # a lone surrogate is no name of a file
+    return TreeFile(path, size, tuple(pieces))
 
 
 def _check(file: TreeFile) -> None:
