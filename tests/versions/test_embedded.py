@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import trainwright
+from trainwright.api import data
 from trainwright.digest import sha256_bytes
 from trainwright.errors import DataError, InputError
 from trainwright.process import file_stamps
@@ -339,6 +340,28 @@ def test_versions_are_kept_in_a_store_of_objects(
     trainwright.data_delete("rows@v1")
     assert trainwright.data_gc().objects == 3  # a list and two chunks; churn@v1 needs the pack
     assert [one.id for one in trainwright.list_runs()][-1] == run.id
+
+
+def test_what_a_killed_get_left_is_deleted_by_the_next_one(here: Path) -> None:
+    Path("churn.csv").write_text(TABLE)
+    add("churn.csv")
+    left = here / ".out.csv.0123abcd.trainwright-get"
+    others = [here / name for name in (".out.csv.0123abcd.tmp", ".out2csv.0123abcd.trainwright-get", "x.csv")]
+    for folder in (left, *others):
+        folder.mkdir()
+        (folder / "out.csv").touch()
+    link = here / ".out.csv.89abcdef.trainwright-get"
+    link.symlink_to(others[-1])
+    busy = here / ".out.csv.76543210.trainwright-get"
+    busy.mkdir()
+    with data._locked(busy):
+        trainwright.data_get("churn@v1", "out.csv")
+    assert not left.exists()
+    assert busy.exists(), "another process writes to it"
+    assert all((folder / "out.csv").exists() for folder in others)
+    Path("out.csv").unlink()
+    trainwright.data_get("churn@v1", "out.csv")
+    assert not busy.exists()
 
 
 def test_nobody_deletes_while_somebody_adds(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 import trainwright
 from trainwright.cli.main import main
 from trainwright.datasets.samples import cache
-from trainwright.errors import ChangedInputsError, ConfigError, DataError
+from trainwright.errors import ChangedInputsError, ConfigError, DataError, InputError
 
 TABLE = "a,b,target\n" + "".join(f"{i % 17},{i % 5},{i % 2}\n" for i in range(120))
 CONFIG: dict[str, Any] = {"data": {"path": "churn@latest"}, "model": "logistic_regression"}
@@ -151,6 +151,55 @@ def test_deleting_runs_says_which_versions_are_free(capsys: pytest.CaptureFixtur
     assert "no other run holds" not in capsys.readouterr().out
     assert main(["runs", "delete", run.id, again.id, "--dry-run"]) == 0
     assert "no other run holds churn@v1" in capsys.readouterr().out
+    assert main(["runs", "delete", run.id, "--yes"]) == 0
+    assert "no other run holds" not in capsys.readouterr().out
+    assert main(["runs", "delete", again.id, "--yes"]) == 0
+    assert "no other run holds churn@v1" in capsys.readouterr().out
+
+
+def test_a_run_has_its_content_back_when_it_is_added_again(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trainwright")
+    run = trainwright.train(CONFIG, quiet=True)
+    add(with_edit())
+    assert trainwright.data_delete("churn@v1", force=True) == {
+        "version": "churn@v1",
+        "runs": [run.id],
+        "same": None,
+    }
+    trainwright.data_gc()
+    shutil.rmtree("cache")
+    with pytest.raises(DataError, match="churn@v1 was deleted by"):
+        trainwright.reproduce(run)
+    add(TABLE)
+    add(with_edit())
+    assert trainwright.reproduce(run).verdict == "identical"
+    assert "(data delete), but churn@v3 has the same content" in caplog.text
+    holding = trainwright.data_show("churn@v3")["runs"]
+    assert run.id in holding
+    with pytest.raises(InputError, match=f"churn@v3 is the data of runs .*{run.id}"):
+        trainwright.data_delete("churn@v3")
+    assert trainwright.data_gc(keep=1).kept == {"churn@v3": holding}
+    with pytest.raises(DataError, match="churn@v1 was deleted by"):
+        trainwright.data_delete("churn@v1", force=True)
+    add(TABLE)
+    capsys.readouterr()
+    assert main(["data", "delete", "churn@v3", "--force"]) == 0
+    assert capsys.readouterr().out == (
+        "deleted churn@v3\nchurn@v5 has the same content, so its runs can still be reproduced\n"
+    )
+    shutil.rmtree("cache")
+    assert trainwright.reproduce(run).verdict == "identical"
+
+
+def test_a_file_and_a_folder_of_one_content_are_two_versions() -> None:
+    Path("churn").mkdir()
+    Path("churn/data.csv").write_text(TABLE)
+    assert trainwright.data_add("churn")["new"]
+    trainwright.data_delete("churn@v1")
+    with pytest.raises(DataError, match="churn@v1 was deleted by"):
+        trainwright.data_get("churn@v1", "out.csv")
 
 
 def test_a_created_run_holds_its_version() -> None:

@@ -40,14 +40,17 @@ def as_if_elsewhere(hours: float) -> None:
 
 
 def test_an_add_elsewhere_counts_as_dead_a_day_after_its_last_sign(store: Store) -> None:
-    with pytest.raises(DataError, match="paused for so long"), sweep.adding(store):
-        for hours in (23.0, -23.0):
-            as_if_elsewhere(hours)
-            with pytest.raises(InputError, match="data are added or deleted"):
-                trainwright.data_gc()
-        as_if_elsewhere(25.0)
-        trainwright.data_gc()
-        assert not BUSY.exists()
+    add = sweep.adding(store)
+    add.__enter__()
+    for hours in (23.0, -23.0):
+        as_if_elsewhere(hours)
+        with pytest.raises(InputError, match="data are added or deleted"):
+            trainwright.data_gc()
+    as_if_elsewhere(25.0)
+    trainwright.data_gc()
+    assert not BUSY.exists()
+    with pytest.raises(DataError, match="paused for so long"):
+        add.__exit__(None, None, None)
     trainwright.data_gc()
     assert not BUSY.exists()
 

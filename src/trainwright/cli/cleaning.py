@@ -136,6 +136,8 @@ def _delete(
             say("nothing was deleted")
             return
     deletes = bool(chosen) and not dry_run
+    was_listed = deletes and not yes
+    notes = [] if was_listed else [*_notes(chosen, runs_dir)]
     gone = [one for one in chosen if not deletes or is_gone(one)]
     verb = "would delete" if dry_run or not chosen else "deleted"
     listed = [
@@ -148,8 +150,7 @@ def _delete(
         }
         for one in gone
     ]
-    was_listed = deletes and not yes
-    lines = [] if was_listed else [*_lines(gone, sizes), *(_notes(gone, runs_dir) if dry_run else ())]
+    lines = [] if was_listed else [*_lines(gone, sizes), *notes]
     total = sum(sizes[one.folder.path] for one in gone)
     show(
         {"deleted": deletes, "bytes": total, "runs": listed},

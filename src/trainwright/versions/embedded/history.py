@@ -142,10 +142,8 @@ class History(NamedTuple):
         there = self.versions
         tags = (tag for tag, tagged in self.tags.items() if tagged in there)
         known = [*(f"v{one}" for one in sorted(there)), *tags, *([LATEST] if there else ())]
-        raise DataError(
-            f"{self.name} has no version {revision!r}; there {'are: ' if known else 'is none'}{', '.join(_ends(known))}"
-            f"{nearest(revision, known)}"
-        )
+        listed = f"are: {', '.join(_ends(known))}" if known else "is none"
+        raise DataError(f"{self.name} has no version {revision!r}; there {listed}{nearest(revision, known)}")
 
 
 def _ends(names: list[str]) -> list[str]:
