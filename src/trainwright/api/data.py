@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from trainwright.config.versions import NAME, REFERENCE
 from trainwright.errors import DataError, InputError
 from trainwright.records.listing import runs_folder
-from trainwright.runs.data.leases import holders
+from trainwright.runs.data.pin_holders import holders
 from trainwright.storage.urls import store_url
 from trainwright.versions.embedded import EmbeddedVersion
 from trainwright.versions.embedded.add import in_order

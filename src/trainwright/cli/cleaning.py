@@ -176,7 +176,7 @@ def _lines(chosen: Sequence[Deletable], sizes: dict[Path, int]) -> list[str]:
 def _notes(chosen: Sequence[Deletable], runs_dir: str | None) -> Iterator[str]:
     """Yield which other runs have begun with those that are deleted."""
     from trainwright.records.listing import runs_folder
-    from trainwright.runs.data.leases import released
+    from trainwright.runs.data.pin_holders import released
     from trainwright.runs.deletion import children_of, users_of_weights
 
     folder = runs_folder(runs_dir)

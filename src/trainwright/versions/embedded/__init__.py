@@ -10,7 +10,7 @@ import logging
 from pathlib import Path, PurePath
 
 from trainwright.config.file_types import ending_of
-from trainwright.config.versions import REFERENCE
+from trainwright.config.versions import EMBEDDED, REFERENCE
 from trainwright.errors import DataError
 from trainwright.records.pins import Pin
 from trainwright.storage.urls import check_store, open_store
@@ -57,7 +57,7 @@ class EmbeddedVersion:
         exact = f"{name}@v{entry.number}"
         file = f"{name}{entry.file.removeprefix(FILE_STEM)}" if entry.file else ""
         return Pin(
-            kind="embedded",
+            kind=EMBEDDED,
             source=self.url,
             revision=exact,
             content=entry.content,
