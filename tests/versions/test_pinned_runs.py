@@ -10,6 +10,7 @@ import trainwright
 from trainwright.cli.main import main
 from trainwright.datasets.samples import cache
 from trainwright.errors import ChangedInputsError, ConfigError, DataError, InputError
+from trainwright.versions.embedded import EmbeddedVersion
 
 TABLE = "a,b,target\n" + "".join(f"{i % 17},{i % 5},{i % 2}\n" for i in range(120))
 CONFIG: dict[str, Any] = {"data": {"path": "churn@latest"}, "model": "logistic_regression"}
@@ -85,6 +86,9 @@ def test_a_file_of_the_name_is_a_file() -> None:
         ({"path": "chrun@v1"}, r"data\.path: there is no data set 'chrun'; there are: churn; did you mean"),
         ({"path": "churn@v9"}, r"churn has no version 'v9'; there are: v1, latest"),
         ({"path": "table.csv", "version": "v1"}, r"data\.version: is the version of the data set that data"),
+        ({"path": "churn"}, r"data\.path: there is no file churn, but versions .*; write churn@latest$"),
+        ({"path": "chrun"}, r"data\.path: the file name's ending is unknown"),
+        ({"train_path": "churn", "test_path": "churn@v1"}, r"data\.train_path: .* write churn@latest$"),
         ({"version": "v1"}, r"data\.version: is the version of the data set that data\.path names"),
     ],
 )
@@ -219,6 +223,52 @@ def test_the_cached_files_are_read_only_and_mended(monkeypatch: pytest.MonkeyPat
     file.write_text(with_edit())
     assert trainwright.train(CONFIG, quiet=True).digest == first.digest
     assert file.read_text() == TABLE
+
+
+def test_cached_files_are_used_without_asking_how_large_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {**CONFIG, "data": {"path": "churn@v1", "type": "csv"}}
+    first = trainwright.train(config, quiet=True)
+    monkeypatch.delattr(EmbeddedVersion, "describe")
+    assert trainwright.train(config, quiet=True).digest == first.digest
+
+
+def test_messages_name_the_version(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    add(TABLE.replace("\n3,", "\n,"))
+    add(f"{TABLE}x,y\n")
+    Path("folder").mkdir()
+    for name, text in (("a.csv", "a,target\n1,1\n"), ("b.csv", "a,target\n1,x,y\n")):
+        Path("folder", name).write_text(text)
+    trainwright.data_add("folder")
+    said = []
+    for data in (
+        {"path": "churn@v1", "target": "nope"},
+        {"path": "churn@v2", "impute": None},
+        {"path": "churn@v3"},
+        {"path": "folder@v1"},
+    ):
+        with pytest.raises(DataError) as caught:
+            trainwright.train({**CONFIG, "data": data}, quiet=True)
+        said.append(str(caught.value))
+        assert str(data["path"]) in said[-1]
+    run = trainwright.train(CONFIG | {"data": "churn@v1"}, quiet=True)
+    Path("config.yaml").write_text(
+        "data: {path: 'churn@v2', expect: {rows: '<= 9', columns: {a: {max: 3}}}}\nmodel: logistic_regression\n"
+    )
+    capsys.readouterr()
+    for words in (
+        ["runs", "compare", run.id, run.id, "--data", "churn@v3"],
+        ["evaluate", run.id, "churn@v3"],
+        ["data", "diff", "churn@v1", "churn@v2"],
+        ["data", "check", "config.yaml"],
+        ["data", "check", "config.yaml", "data.path=churn@v3"],
+        ["data", "diff", "churn@v1", "folder@v1"],
+    ):
+        main(words)
+    captured = capsys.readouterr()
+    for text in (*said, caplog.text, captured.out, captured.err):
+        assert "cache/data" not in text
 
 
 def test_init_drafts_a_config_for_a_version() -> None:

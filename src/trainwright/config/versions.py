@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -76,7 +77,11 @@ def pin_data(root: Node, problems: Problems, notes: list[str], adapters: Adapter
         return
     for key in DATA_PATHS:
         node = find_value(root, key)
-        if node is not None and isinstance(node.value, str) and is_reference(node.value):
+        if node is None or not isinstance(node.value, str):
+            continue
+        if "type" not in data and re.fullmatch(NAME, node.value) and not Path(node.value).exists():
+            _name_versions(data, key, node, (problems, adapters))
+        elif is_reference(node.value):
             is_exact = _EXACT.fullmatch(node.value.partition("@")[2]) is not None
             if is_exact and ("type" in data or key not in _TYPED_BY):
                 continue
@@ -87,6 +92,18 @@ def pin_data(root: Node, problems: Problems, notes: list[str], adapters: Adapter
             revision = nodes.get(section.revision_key)
             if revision is None or "type" not in data or not section.exact.fullmatch(str(revision.value)):
                 _pin(data, f"data.{kind}", nodes, kind, (problems, notes, adapters))
+
+
+def _name_versions(data: dict[str, Node], key: str, node: Node, to: tuple[Problems, Adapters]) -> None:
+    """Report a path that is no file, but the name of a data set that has versions."""
+    problems, adapters = to
+    latest = f"{node.value}@latest"
+    with suppress(InputError):
+        adapters.pin(EMBEDDED, {"path": latest})
+        problems.report(
+            f"there is no file {node.value}, but versions of that name; write {latest}", key, node.source
+        )
+        data.setdefault("type", Node("csv", node.source))  # no second problem
 
 
 def _join_version(data: dict[str, Node], problems: Problems) -> None:
