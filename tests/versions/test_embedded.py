@@ -21,7 +21,7 @@ from trainwright.versions.base import Reference
 from trainwright.versions.embedded import EmbeddedVersion, sweep
 from trainwright.versions.embedded import add as adding
 from trainwright.versions.embedded.history import Entry
-from trainwright.versions.embedded.tree import PIECE_BYTES, SourceFile, TreeFile, decode, encode
+from trainwright.versions.embedded.tree import CHUNK_BYTES, SourceFile, TreeFile, decode, encode
 
 
 class TestEmbedded(VersionSuite):
@@ -103,19 +103,19 @@ def test_what_cannot_be_added_is_refused(here: Path) -> None:
 
 
 def test_content_is_stored_once(here: Path) -> None:
-    data = random.Random(1).randbytes(2 * PIECE_BYTES + 5)
+    data = random.Random(1).randbytes(2 * CHUNK_BYTES + 5)
     Path("one").mkdir()
     Path("one/a.bin").write_bytes(data)
-    Path("one/b.bin").write_bytes(data[:PIECE_BYTES] + b"other" * 300_000)
+    Path("one/b.bin").write_bytes(data[:CHUNK_BYTES] + b"other" * 300_000)
     add("one")
     assert len(objects("chunks")) == 4
     Path("one/a.bin").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     add("one")
     assert len(objects("chunks")) == 5
     stored = b"".join(path.read_bytes() for path in objects("chunks"))
-    assert stored.count(data[:PIECE_BYTES]) == 1
+    assert stored.count(data[:CHUNK_BYTES]) == 1
     trainwright.data_delete("one@v1")
-    assert trainwright.data_gc().objects == 2, "the list, and the piece that no other version has"
+    assert trainwright.data_gc().objects == 2, "the list, and the chunk that no other version has"
     assert read(trainwright.data_get("one@v2", "out")) == read(Path("one"))
 
 
@@ -151,7 +151,7 @@ def test_small_files_share_packs(here: Path) -> None:
 
 def test_a_damaged_chunk_is_named_and_nothing_is_written(here: Path) -> None:
     Path("big").mkdir()
-    Path("big/rows.bin").write_bytes(random.Random(2).randbytes(PIECE_BYTES + 1000))
+    Path("big/rows.bin").write_bytes(random.Random(2).randbytes(CHUNK_BYTES + 1000))
     add("big")
     chunk = max(objects("chunks"), key=lambda path: path.stat().st_size)
     content = bytearray(chunk.read_bytes())
@@ -170,9 +170,9 @@ def test_a_crafted_list_writes_nothing_outside_of_its_folder(here: Path) -> None
         content, stored = encode([TreeFile(path, 1, (sha256_bytes(b"x"),))])
         with pytest.raises(DataError, match="leads out of its folder"):
             decode(content, stored)
-    for pieces, size in (((), 1), (("x",), 1), ((sha256_bytes(b"x"),) * 2, 1)):
+    for chunks, size in (((), 1), (("x",), 1), ((sha256_bytes(b"x"),) * 2, 1)):
         with pytest.raises(DataError, match="do not fit its size"):
-            decode(*encode([TreeFile("x", size, pieces)]))
+            decode(*encode([TreeFile("x", size, chunks)]))
 
 
 def test_links_are_followed_inside_the_folder_alone(here: Path) -> None:
@@ -258,9 +258,9 @@ def test_an_unchanged_file_is_not_read_again(here: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(file_stamps, "_SETTLED_NS", -(10**18))
     monkeypatch.setattr(file_stamps, "_is_in_memory", lambda device: False)
     Path("many").mkdir()
-    written(Path("many"), {f"{i}": f"{i}".encode() for i in range(20)} | {"big": bytes(PIECE_BYTES + 1)})
+    written(Path("many"), {f"{i}": f"{i}".encode() for i in range(20)} | {"big": bytes(CHUNK_BYTES + 1)})
     add("many")
-    known = next(Path("cache/hashes").glob("pieces-*.json"))
+    known = next(Path("cache/hashes").glob("chunks-*.json"))
     seen: list[str] = []
     reading = adding._bytes_of
     monkeypatch.setattr(
@@ -281,7 +281,7 @@ def test_an_unchanged_file_is_not_read_again(here: Path, monkeypatch: pytest.Mon
 
 def test_a_version_that_is_damaged_is_mended_by_adding_it_again(here: Path) -> None:
     Path("rows").mkdir()
-    files = {"large.bin": random.Random(3).randbytes(PIECE_BYTES + 7), "small.txt": b"small"}
+    files = {"large.bin": random.Random(3).randbytes(CHUNK_BYTES + 7), "small.txt": b"small"}
     add(written(Path("rows"), files))
     chunk, pack = max(objects("chunks"), key=lambda path: path.stat().st_size), objects("packs")[0]
     for path in (chunk, pack):
@@ -295,7 +295,7 @@ def test_a_version_that_is_damaged_is_mended_by_adding_it_again(here: Path) -> N
         shutil.rmtree("out")
 
 
-def test_a_lost_pack_is_mended_by_one_of_other_pieces(here: Path) -> None:
+def test_a_lost_pack_is_mended_by_one_of_other_chunks(here: Path) -> None:
     Path("rows").mkdir()
     add(written(Path("rows"), {"a.txt": b"first"}))
     (lost,) = objects("packs")
@@ -324,7 +324,7 @@ def test_versions_are_kept_in_a_store_of_objects(
 ) -> None:
     monkeypatch.setenv("TRAINWRIGHT_RUNS", f"{bucket}/runs")
     Path("rows").mkdir()
-    files = {"large.bin": random.Random(4).randbytes(PIECE_BYTES + 7), "table.csv": TABLE.encode()}
+    files = {"large.bin": random.Random(4).randbytes(CHUNK_BYTES + 7), "table.csv": TABLE.encode()}
     add(written(Path("rows"), files))
     assert not trainwright.data_add("rows")["new"]
     assert read(trainwright.data_get("rows@latest", "out")) == files

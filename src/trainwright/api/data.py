@@ -19,9 +19,9 @@ from trainwright.records.listing import runs_folder
 from trainwright.runs.data.pin_holders import holders
 from trainwright.storage.urls import store_url
 from trainwright.versions.embedded import EmbeddedVersion
-from trainwright.versions.embedded.add import in_order
 from trainwright.versions.embedded.history import Entry, Histories, History
 from trainwright.versions.embedded.sweep import sweeping, unneeded
+from trainwright.versions.embedded.threads import in_order
 
 Json = dict[str, Any]
 _SHOWN = 5  # runs that a message names

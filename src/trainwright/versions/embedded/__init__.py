@@ -1,6 +1,6 @@
 """Versions of data that are kept beside the runs, in their store: `churn@v3`.
 
-`data add` cuts files into pieces that are named by their hashes and stored once; a log of each data set has
+`data add` cuts files into chunks that are named by their hashes and stored once; a log of each data set has
 its versions, tags and deletions.
 """
 
@@ -17,10 +17,10 @@ from trainwright.storage.urls import check_store, open_store
 from trainwright.stores.base import Store
 from trainwright.versions.base import Description, Reference
 from trainwright.versions.embedded.add import store_files
+from trainwright.versions.embedded.chunks import Chunks
 from trainwright.versions.embedded.get import write_files
 from trainwright.versions.embedded.history import LATEST, Entry, Histories, History
 from trainwright.versions.embedded.known_files import KnownFiles
-from trainwright.versions.embedded.pieces import Pieces
 from trainwright.versions.embedded.sweep import adding
 from trainwright.versions.embedded.tree import FILE_STEM, sources
 
@@ -71,18 +71,18 @@ class EmbeddedVersion:
         if (deletion := history.deleted.get(entry.number)) is not None:
             same = f"{history.name}@v{history.same_as(entry)[-1].number}"
             log.info("%s %s, but %s has the same content", pin.revision, deletion.deletion, same)
-        pieces, name = Pieces(self.store), history.name
+        chunks, name = Chunks(self.store), history.name
         try:
-            files = pieces.tree(entry.content)
+            files = chunks.tree(entry.content)
             if entry.file and [one.path for one in files] != [entry.file]:
                 raise DataError(
                     f"the list of files {entry.content[:12]} is not that of the file {entry.file}"
                 )
             if not entry.file:
                 (folder / name).mkdir()
-                write_files(files, entry.packs, pieces, folder / name)
+                write_files(files, entry.packs, chunks, folder / name)
                 return folder / name
-            write_files(files, entry.packs, pieces, folder)
+            write_files(files, entry.packs, chunks, folder)
         except DataError as error:
             raise DataError(f"{pin.revision}: {error}") from error
         return (folder / entry.file).rename(folder / pin.file)
@@ -90,7 +90,7 @@ class EmbeddedVersion:
     def describe(self, pin: Pin) -> Description:
         """Return the numbers of a version."""
         history, entry = self._find(pin)
-        files = () if pin.file else Pieces(self.store).tree(entry.content)
+        files = () if pin.file else Chunks(self.store).tree(entry.content)
         names = [pin.file] if pin.file else [one.path for one in files[:_NAMES]]
         tags = history.tags_of(entry.number)
         return Description(entry.files, entry.bytes, names, entry.time, entry.user, entry.message, tags)
@@ -119,15 +119,15 @@ class EmbeddedVersion:
         files = sources(path, _endings(path))
         with adding(self.store) as mark:
             check_store(self.store, self.url)
-            known, pieces = KnownFiles(path), Pieces(self.store)
-            added = store_files(files, pieces, known)
+            known, chunks = KnownFiles(path), Chunks(self.store)
+            added = store_files(files, chunks, known)
             known.save()
             file = "" if path.is_dir() else files[0].path
 
             def version(history: History) -> Entry | None:
                 latest = history.latest
                 is_same = latest is not None and (latest.content, latest.file) == (added.content, file)
-                if latest is not None and is_same and pieces.stored_packs().issuperset(latest.packs):
+                if latest is not None and is_same and chunks.stored_packs().issuperset(latest.packs):
                     return None  # with packs that are lost, a new version holds the content
                 number = history.next_number
                 return Entry(kind="version", number=number, message=message, file=file, **added._asdict())

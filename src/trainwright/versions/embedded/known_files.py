@@ -27,13 +27,13 @@ class KnownFiles:
 
     def __init__(self, root: Path) -> None:
         name = sha256_bytes(str(root.resolve()).encode(errors="surrogateescape"))[:32]
-        self._file = cache_folder() / "hashes" / f"pieces-{name}.json"
+        self._file = cache_folder() / "hashes" / f"chunks-{name}.json"
         self._known = self._load()
         self._now = time.time_ns()
         self._is_changed = False
 
     def find(self, file: SourceFile) -> list[str] | None:
-        """Return the hashes of the pieces of a file that has not changed; None for one that may have."""
+        """Return the hashes of the chunks of a file that has not changed; None for one that may have."""
         entry = self._known.get(file.path)
         return entry[1] if entry is not None and entry[0] == [file.place, *file.stamp] else None
 

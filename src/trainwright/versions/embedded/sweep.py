@@ -22,8 +22,8 @@ from typing import Any
 from trainwright.errors import CheckpointError, DataError
 from trainwright.process.machine import machine_id, process_has_ended
 from trainwright.stores.base import Store
+from trainwright.versions.embedded.chunks import CHUNKS, INDEX, PACKS, TREES, Chunks, chunk_key
 from trainwright.versions.embedded.history import Histories
-from trainwright.versions.embedded.pieces import CHUNKS, INDEX, PACKS, TREES, Pieces, chunk_key
 
 _PROBES = "probe/"  # of `check_store`, in a process that died
 _ADDING, _SWEEPING = "busy/add-", "busy/gc-"
@@ -164,7 +164,7 @@ def unneeded(store: Store, histories: Histories, without: Collection[str] = ()) 
     Raises:
         DataError: The files of a version are not known, so that nothing may be deleted.
     """
-    pieces, needed = Pieces(store), set[str]()
+    chunks, needed = Chunks(store), set[str]()
     for history in histories.histories():
         for entry in history.versions.values():
             if f"{history.name}@v{entry.number}" in without:
@@ -172,12 +172,12 @@ def unneeded(store: Store, histories: Histories, without: Collection[str] = ()) 
             needed |= {f"{TREES}{entry.content}"}
             needed |= {f"{place}{pack}" for pack in entry.packs for place in (PACKS, INDEX)}
             try:
-                files = pieces.tree(entry.content)
+                files = chunks.tree(entry.content)
             except DataError as error:
                 raise DataError(
                     f"{history.name}@v{entry.number}: {error}; nothing is deleted, as it is not known what "
                     f"it needs: delete it first (trainwright data delete {history.name}@v{entry.number})"
                 ) from error
-            needed |= {chunk_key(sha256) for one in files if not one.is_small for sha256 in one.pieces}
+            needed |= {chunk_key(sha256) for one in files if not one.is_small for sha256 in one.chunks}
     found = (key for prefix in (TREES, CHUNKS, PACKS, INDEX, _PROBES) for key in store.list(prefix))
     return [*(key for key in found if key not in needed), *forgotten(store)]

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from trainwright.digest import sha256_bytes
 from trainwright.errors import DataError
 
-PIECE_BYTES = 4 << 20  # part of what the hash of a content means
-SMALL_BYTES = 1 << 20  # a file below this is one piece, and lies in a pack
+CHUNK_BYTES = 4 << 20  # part of what the hash of a content means
+SMALL_BYTES = 1 << 20  # a file below this is one chunk, and lies in a pack
 FILE_STEM = "data"  # of the one file of a version, whose own name does not count; its ending does
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 Stamp = tuple[int, int, int, int]  # inode, size, times of change of the content and of the file (ns)
@@ -26,7 +26,7 @@ class TreeFile(NamedTuple):
 
     path: str
     bytes: int
-    pieces: tuple[str, ...]
+    chunks: tuple[str, ...]
 
     @property
     def is_small(self) -> bool:
@@ -90,33 +90,33 @@ def decode(content: str, stored: bytes) -> list[TreeFile]:
     return files
 
 
-def _file(path: Any, size: Any, pieces: Any) -> TreeFile:
+def _file(path: Any, size: Any, chunks: Any) -> TreeFile:
     """Return a file of a list, whose values may be of any type.
 
     Raises:
         TypeError, ValueError: They are not those of a file.
     """
-    if type(path) is not str or type(size) is not int or type(pieces) is not list or size < 0:
+    if type(path) is not str or type(size) is not int or type(chunks) is not list or size < 0:
         raise TypeError("a file needs a path, a size and a list of hashes")
-    if not all(type(one) is str for one in pieces):
+    if not all(type(one) is str for one in chunks):
         raise TypeError("a hash is text")
     path.encode()  # a lone surrogate is no name of a file
-    return TreeFile(path, size, tuple(pieces))
+    return TreeFile(path, size, tuple(chunks))
 
 
 def _check(file: TreeFile) -> None:
     """Refuse a file that would be written outside of its folder: anyone may have made the list.
 
     Raises:
-        DataError: It would be, or its pieces do not fit its size.
+        DataError: It would be, or its chunks do not fit its size.
     """
     parts = file.path.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\0" in file.path or os.path.isabs(file.path):  # noqa: PTH117
         raise DataError(
             f"the list of files names {file.path!r}, which leads out of its folder: it is refused"
         )
-    if len(file.pieces) != -(-file.bytes // PIECE_BYTES) or not all(map(_SHA256.fullmatch, file.pieces)):
-        raise DataError(f"the list of files is damaged: the pieces of {file.path} do not fit its size")
+    if len(file.chunks) != -(-file.bytes // CHUNK_BYTES) or not all(map(_SHA256.fullmatch, file.chunks)):
+        raise DataError(f"the list of files is damaged: the chunks of {file.path} do not fit its size")
 
 
 def sources(path: Path, ending: str) -> list[SourceFile]:
