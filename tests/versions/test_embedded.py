@@ -16,6 +16,7 @@ from trainwright.api import data
 from trainwright.digest import sha256_bytes
 from trainwright.errors import DataError, InputError
 from trainwright.process import file_stamps
+from trainwright.records.pins import Pin
 from trainwright.testing.version_suite import VersionSuite, read, written
 from trainwright.versions.base import Reference
 from trainwright.versions.embedded import EmbeddedVersion, sweep
@@ -50,6 +51,11 @@ class TestEmbedded(VersionSuite):
 
     def lose(self, root: Path, content: bytes) -> None:
         self.pack_of(root, content).unlink()
+
+    def pin_with_password(self, root: Path, password: str) -> Pin:
+        adapter = self.make(root)
+        adapter.url = f"s3://me:{password}@bucket/runs"
+        return adapter.resolve(self.reference(root, "rows", "latest"))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from trainwright.config.file_types import ending_of
 from trainwright.config.versions import EMBEDDED, REFERENCE
 from trainwright.errors import DataError
 from trainwright.records.pins import Pin
+from trainwright.redact import redacted
 from trainwright.storage.urls import check_store, open_store
 from trainwright.stores.base import Store
 from trainwright.versions.base import Description, Reference
@@ -58,7 +59,7 @@ class EmbeddedVersion:
         file = f"{name}{entry.file.removeprefix(FILE_STEM)}" if entry.file else ""
         return Pin(
             kind=EMBEDDED,
-            source=self.url,
+            source=redacted(self.url),
             revision=exact,
             content=entry.content,
             reference={"path": exact},
