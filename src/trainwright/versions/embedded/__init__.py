@@ -11,17 +11,18 @@ from pathlib import Path, PurePath
 
 from trainwright.config.file_types import ending_of
 from trainwright.config.versions import EMBEDDED, REFERENCE
+from trainwright.digest import sha256_bytes
 from trainwright.errors import DataError
+from trainwright.process.file_stamps import FileRecord
 from trainwright.records.pins import Pin
 from trainwright.redact import redacted
-from trainwright.storage.urls import check_store, open_store
+from trainwright.storage.urls import cache_folder, check_store, open_store
 from trainwright.stores.base import Store
 from trainwright.versions.base import Description, Reference
 from trainwright.versions.embedded.add import store_files
 from trainwright.versions.embedded.chunks import Chunks
 from trainwright.versions.embedded.get import write_files
 from trainwright.versions.embedded.history import LATEST, Entry, Histories, History
-from trainwright.versions.embedded.known_files import KnownFiles
 from trainwright.versions.embedded.sweep import adding
 from trainwright.versions.embedded.tree import FILE_STEM, sources
 
@@ -120,7 +121,7 @@ class EmbeddedVersion:
         files = sources(path, _endings(path))
         with adding(self.store) as mark:
             check_store(self.store, self.url)
-            known, chunks = KnownFiles(path), Chunks(self.store)
+            known, chunks = _known(path), Chunks(self.store)
             added = store_files(files, chunks, known)
             known.save()
             file = "" if path.is_dir() else files[0].path
@@ -137,6 +138,12 @@ class EmbeddedVersion:
             if (entry := self.histories.write(name, version)) is not None:
                 return entry, True
         return self.histories.history(name).version(LATEST), False
+
+
+def _known(path: Path) -> FileRecord:
+    """Return what the user's cache knows of the chunks of the files that are added."""
+    name = sha256_bytes(str(path.resolve()).encode(errors="surrogateescape"))[:32]
+    return FileRecord(cache_folder() / "hashes" / f"chunks-{name}.json")
 
 
 def _endings(path: Path) -> str:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from trainwright.digest import sha256_bytes
 from trainwright.errors import DataError
+from trainwright.process.file_stamps import FileRecord, stamp_of
 from trainwright.versions.embedded.chunks import PACK_BYTES, Chunks
-from trainwright.versions.embedded.known_files import KnownFiles
 from trainwright.versions.embedded.threads import in_order
 from trainwright.versions.embedded.tree import (
     CHUNK_BYTES,
@@ -18,7 +18,6 @@ from trainwright.versions.embedded.tree import (
     SourceFile,
     TreeFile,
     encode,
-    stamp_of,
 )
 
 _TOGETHER = 256  # small files that a thread reads at once
@@ -40,7 +39,7 @@ class _Part(NamedTuple):
     start: int = 0
 
 
-def store_files(files: Sequence[SourceFile], chunks: Chunks, known: KnownFiles) -> Added:
+def store_files(files: Sequence[SourceFile], chunks: Chunks, known: FileRecord) -> Added:
     """Store the files that are not there yet, and their list; nothing names it so far.
 
     Args:
@@ -67,7 +66,7 @@ def store_files(files: Sequence[SourceFile], chunks: Chunks, known: KnownFiles) 
     for one in new:
         if _stamp_now(one) != one.stamp:
             raise DataError(f"{one.place} was changed while it was added; try again")
-        known.add(one, read[one.path])
+        known.add(one.place, one.stamp, read[one.path])
     tree = [TreeFile(one.path, one.bytes, tuple(hashes.get(one.path) or read[one.path])) for one in files]
     content, stored = encode(tree)
     chunks.put_tree(content, stored)
@@ -76,9 +75,10 @@ def store_files(files: Sequence[SourceFile], chunks: Chunks, known: KnownFiles) 
     return Added(content, len(tree), sum(one.bytes for one in tree), packs)
 
 
-def _stored(file: SourceFile, chunks: Chunks, known: KnownFiles) -> list[str] | None:
+def _stored(file: SourceFile, chunks: Chunks, known: FileRecord) -> list[str] | None:
     """Return the hashes of a file that has not changed, and is in the store; else None."""
-    if (found := known.find(file)) is None:
+    found: list[str] | None = known.find(file.place, file.stamp)
+    if found is None:
         return None
     there = chunks.packed if file.bytes < SMALL_BYTES else chunks.stored
     return found if all(sha256 in there for sha256 in found) else None

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 
 from trainwright.digest import sha256_bytes
 from trainwright.errors import DataError
+from trainwright.process.file_stamps import Stamp, stamp_of
 
 CHUNK_BYTES = 4 << 20  # part of what the hash of a content means
 SMALL_BYTES = 1 << 20  # a file below this is one chunk, and lies in a pack
 FILE_STEM = "data"  # of the one file of a version, whose own name does not count; its ending does
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-Stamp = tuple[int, int, int, int]  # inode, size, times of change of the content and of the file (ns)
 
 
 class TreeFile(NamedTuple):
@@ -169,8 +169,3 @@ def _source(path: str, place: Path, status: os.stat_result) -> SourceFile:
     except UnicodeEncodeError as error:
         raise DataError(f"{os.fsencode(place)!r}: the name is not in UTF-8; rename the file") from error
     return SourceFile(path, str(place), stamp_of(status))
-
-
-def stamp_of(status: os.stat_result) -> Stamp:
-    """Return what changes when a file does."""
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
