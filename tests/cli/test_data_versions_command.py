@@ -67,6 +67,10 @@ def test_a_version_is_tagged_later(capsys: pytest.CaptureFixture[str]) -> None:
     assert "churn@v2 was deleted" in text_of(capsys, "tag", "churn@v2", "good", code=2)
     assert "there are: v1, v3, latest\n" in text_of(capsys, "show", "churn@gut", code=2)
     assert "churn@v2 was deleted" in text_of(capsys, "show", "churn@prod", code=2)
+    assert "churn is a data set; name a version as churn@VERSION: there are: v1, v3, latest\n" in text_of(
+        capsys, "show", "churn", code=2
+    )
+    assert "'chrun' names no version of data" in text_of(capsys, "show", "chrun", code=2)
 
 
 def test_many_data_sets_are_listed_in_part(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,11 @@ its versions, tags and deletions.
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path, PurePath
 
 from trainwright.config.file_types import ending_of
-from trainwright.config.versions import EMBEDDED, REFERENCE
+from trainwright.config.versions import EMBEDDED, NAME, REFERENCE
 from trainwright.digest import sha256_bytes
 from trainwright.errors import DataError
 from trainwright.process.file_stamps import FileRecord
@@ -47,6 +48,8 @@ class EmbeddedVersion:
     def resolve(self, reference: Reference) -> Pin:
         """Return the pin of `{path: NAME@REVISION}`; the revision is `v3`, a tag or `latest`."""
         text = reference["path"] or ""
+        if re.fullmatch(NAME, text) and (named := self.histories.history(text)).entries:
+            raise DataError(f"{text} is a data set; name a version as {text}@VERSION: {named.listed}")
         if (match := REFERENCE.fullmatch(text)) is None:
             raise DataError(
                 f"{text[:_LONGEST]!r} names no version of data; write NAME@VERSION, such as churn@v3"

@@ -107,6 +107,19 @@ class History(NamedTuple):
         """The tags, with the numbers of their versions: the newest entry of a tag counts."""
         return {one.tag: one.number for one in self.entries if one.kind == "tag"}
 
+    @property
+    def revisions(self) -> list[str]:
+        """The names of the versions that are there: their numbers, tags and `latest`."""
+        there = self.versions
+        tags = (tag for tag, tagged in self.tags.items() if tagged in there)
+        return [*(f"v{one}" for one in sorted(there)), *tags, *([LATEST] if there else ())]
+
+    @property
+    def listed(self) -> str:
+        """The names of the versions in words, those in the middle of a long list left out."""
+        names = self.revisions
+        return f"there are: {', '.join(_ends(names))}" if names else "there is none"
+
     def tags_of(self, number: int) -> list[str]:
         """Return the tags of a version."""
         return [tag for tag, tagged in self.tags.items() if tagged == number]
@@ -139,11 +152,9 @@ class History(NamedTuple):
             if gone is not None and (same := self.same_as(gone)):
                 return gone.model_copy(update={"packs": same[-1].packs})
             raise DataError(f"{self.name}@v{number} {deletion.deletion}")
-        there = self.versions
-        tags = (tag for tag, tagged in self.tags.items() if tagged in there)
-        known = [*(f"v{one}" for one in sorted(there)), *tags, *([LATEST] if there else ())]
-        listed = f"are: {', '.join(_ends(known))}" if known else "is none"
-        raise DataError(f"{self.name} has no version {revision!r}; there {listed}{nearest(revision, known)}")
+        raise DataError(
+            f"{self.name} has no version {revision!r}; {self.listed}{nearest(revision, self.revisions)}"
+        )
 
 
 def _ends(names: list[str]) -> list[str]:
