@@ -23,7 +23,7 @@ def test_check_tells_what_is_not_met(command: Command, config: Path) -> None:
     assert done.code == 3
     assert done.out.splitlines() == [
         "ok  rows: there are 60 rows",
-        "NOT age.between: 9 of 60 cells are not from 0 to 50: 51, 52, 53 in rows 52, 53, 54 and 6 more "
+        "NOT age.between: 9 of 60 cells are not from 0 to 50 (51, 52, 53, ...): rows 52, 53, 54 and 6 more "
         "(lines 53, 54, 55 of the file) of t.csv",
         f"{config}: 1 of 2 expectations not met",
     ]

@@ -166,7 +166,7 @@ class _Report:
                 message += "; one of your own is named by its import path, package.module:function"
             self.problems.report(message, join(self._path(spot.keys), "type"), chosen.source)
         else:
-            self.problems.report(_message(error, spot), self._path(spot.keys), node.source)
+            self.problems.report(_message(error, spot), node.written or self._path(spot.keys), node.source)
 
     def _path(self, keys: tuple[str, ...]) -> str:
         """Return the dotted key as the user wrote it: inline options are not under `params`."""

@@ -98,7 +98,13 @@ def _table(fields: dict[str, FieldInfo], changes: dict[str, str] | None = None) 
     yield "|" + " --- |" * len(head)
     for name, field in fields.items():
         change = [changes[name]] if changes else []
-        cells = [f"`{name}`", describe(field), _default(field), *change, field.description or ""]
+        cells = [
+            f"`{field.serialization_alias or name}`",
+            describe(field),
+            _default(field),
+            *change,
+            field.description or "",
+        ]
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
 
