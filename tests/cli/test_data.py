@@ -52,3 +52,18 @@ def test_a_training_on_other_rows_does_not_begin(command: Command, config: Path)
 
 def test_a_config_that_expects_nothing(command: Command, config: Path) -> None:
     assert command("data", "check", config, "data.expect=null").code == 2
+
+
+def test_versions_of_another_folder_of_runs(command: Command, config: Path) -> None:
+    assert command("data", "add", "t.csv", "--runs-dir", "elsewhere").code == 0
+    for verb in (("data", "check"), ("config", "check"), ("config", "show")):
+        given = (*verb, config, "data.path=t@v1", "data.expect.age.between=[0, 59]")
+        assert command(*given).code == 2
+        assert command(*given, "--runs-dir", "elsewhere").code == 0, verb
+
+
+def test_gc_takes_force_with_keep_only(command: Command, config: Path) -> None:
+    assert command("data", "add", "t.csv").code == 0
+    done = command("data", "gc", "--force")
+    assert (done.code, "which only --keep N does" in done.err) == (2, True)
+    assert command("data", "gc", "--force", "--keep", "1").code == 0

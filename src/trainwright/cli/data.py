@@ -130,6 +130,8 @@ def gc(keep: int | None, force: bool, dry_run: bool, runs_dir: str | None, as_js
     """Delete what no version needs: what deleted versions, and commands that were killed, have left."""
     from trainwright.api.data import data_gc
 
+    if force and keep is None:
+        raise click.UsageError("--force deletes versions that runs hold, which only --keep N does: give both")
     swept = data_gc(keep=keep, force=force, dry_run=dry_run, runs_dir=runs_dir)
     verb = "would delete" if dry_run else "deleted"
     lines = [f"{verb} {one}" for one in swept.versions]
@@ -140,13 +142,14 @@ def gc(keep: int | None, force: bool, dry_run: bool, runs_dir: str | None, as_js
 @data.command()
 @click.argument("file", metavar="CONFIG")
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@options.runs_dir
 @options.as_json
-def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
+def check(file: str, overrides: Sequence[str], runs_dir: str | None, as_json: bool) -> None:
     """Compare the data of a config with its section data.expect.
 
     The exit code is 3 if they are not as expected, which is said line by line.
     """
-    document = trainwright.check_data(file, overrides)
+    document = trainwright.check_data(file, overrides, runs_dir=runs_dir)
     lines = [
         f"{'ok ' if one['met'] else 'NOT'} {one['key']}{': ' if one['said'] else ''}{one['said']}"
         for one in document["expectations"]
