@@ -14,6 +14,7 @@ from trainwright.cli import options
 from trainwright.cli.data_diff import diff
 from trainwright.cli.output import show, size, table
 from trainwright.errors import ExpectationError
+from trainwright.numerals import counted
 
 _LISTED = 20  # names of files that `show` prints
 _VERSION = "VERSION"
@@ -182,7 +183,7 @@ def _shown(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _counted(one: Mapping[str, Any]) -> str:
-    return f"{one['files']:,} file{'' if one['files'] == 1 else 's'}, {size(one['bytes'])}"
+    return f"{counted(one['files'], 'file')}, {size(one['bytes'])}"
 
 
 def _when(seconds: float) -> str:

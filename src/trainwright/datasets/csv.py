@@ -23,8 +23,9 @@ from trainwright.datasets.tables.cells import MISSING, has_codes, typed_cells
 from trainwright.datasets.tables.chunks import CsvChunks, CsvFormat, CsvPart
 from trainwright.datasets.tables.encodings import MARKS, UTF8, find_delimiter, guess
 from trainwright.datasets.tables.sources import TableFile, guess_of_file, table_files
-from trainwright.datasets.tables.table import Table, kind_of, listed, missing, unique_names
+from trainwright.datasets.tables.table import Table, kind_of, missing, unique_names
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.require import require
 from trainwright.types import Array
 

@@ -34,10 +34,11 @@ from trainwright.datasets.tables.arrow import cells_of
 from trainwright.datasets.tables.expectations import examined
 from trainwright.datasets.tables.split_keys import HASHED, hashes
 from trainwright.datasets.tables.splitting import fractions, split_rows
-from trainwright.datasets.tables.table import Table, listed, nearest, objects
+from trainwright.datasets.tables.table import Table, nearest, objects
 from trainwright.datasets.tables.tabular import provided_splits
 from trainwright.digest import sha256_file, sha256_json
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.require import require
 from trainwright.types import FEATURES, Array, Ids, SplitName
 

@@ -19,11 +19,11 @@ from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import Examine, Outcome
 from trainwright.datasets.tables.kinds import missing_values_of, reading_as
 from trainwright.datasets.tables.list_cells import holds_lists
-from trainwright.datasets.tables.table import Table, as_texts, kind_of, listed, missing, nearest
+from trainwright.datasets.tables.table import Table, as_texts, kind_of, missing, nearest
 from trainwright.datasets.tables.times import read_time
 from trainwright.datasets.tables.typed import from_epoch, read_each, without
 from trainwright.errors import DataError
-from trainwright.numerals import number
+from trainwright.numerals import listed, number
 from trainwright.process.alarms import announced
 from trainwright.redact import HIDDEN, is_secret
 from trainwright.types import Array, SplitName

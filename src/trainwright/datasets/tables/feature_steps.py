@@ -20,10 +20,11 @@ from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.arrays import is_frame
 from trainwright.datasets.tables.arrow import as_pandas
 from trainwright.datasets.tables.fitted_values import plain_value, restored_value
-from trainwright.datasets.tables.table import Table, as_table, as_texts, frame_of, kind_of, listed, missing
+from trainwright.datasets.tables.table import Table, as_table, as_texts, frame_of, kind_of, missing
 from trainwright.datasets.tables.times import read_time
 from trainwright.datasets.tables.written import read_number
 from trainwright.errors import DataError, InputError
+from trainwright.numerals import listed
 from trainwright.require import import_path
 from trainwright.types import Array, Ids, SplitName
 

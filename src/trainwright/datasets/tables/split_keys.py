@@ -18,7 +18,7 @@ import numpy as np
 from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
-from trainwright.datasets.tables.cells import BOOLEANS, CODE, DATE, NUMBER
+from trainwright.datasets.tables.cells import DATE, NUMBER, read_cell
 from trainwright.datasets.tables.table import Table
 from trainwright.datasets.tables.times import in_utc
 from trainwright.errors import DataError
@@ -76,7 +76,7 @@ def hashes(table: Table, config: SplitConfig) -> Array:
         else:
             labels = [f"{_SEPARATOR}{name}=" for name, _ in columns]
             named = [
-                [text and label + _without_zeros(text) for text in one]
+                [text and label + text for text in map(_in_content, one)]
                 for label, one in zip(labels, texts, strict=True)
             ]
             keys = [seed + "".join(cells) for cells in zip(*named, strict=True)]
@@ -120,7 +120,7 @@ def _text(value: Any) -> str:
 
     Whole numbers have no decimal point, booleans are 1 and 0, and times are ISO 8601 in UTC. A text that
     reads as one of these has the text of that, but digits with leading zeros are a code, and stay as they
-    are. Bytes have the text of their hash.
+    are, and so does a name such as Nan. Bytes have the text of their hash.
     """
     match value:
         case None:
@@ -141,23 +141,28 @@ def _text(value: Any) -> str:
 
 
 def _of_written(text: str) -> str:
-    if text in BOOLEANS:
-        return str(int(BOOLEANS[text]))
-    if _HEX.fullmatch(text):
+    if (value := read_cell(text)) is not None:
+        return _number(float(value))
+    if _HEX.fullmatch(text):  # which, like 01.5, only columns of numbers are read with
         return _number(float(int(text, 16)))
-    if NUMBER.fullmatch(text) and not (CODE.match(text) and text.isdigit()):
+    if NUMBER.fullmatch(text) and not text.isdigit():
         return _number(float(text))
     if DATE.match(text):
         try:
             return _time(datetime.fromisoformat(text))
         except ValueError:
             return text
-    return "" if text.casefold() == "nan" else text
+    return text
 
 
-def _without_zeros(code: str) -> str:
-    """Return the number that digits are read as in a column with decimal numbers; any other text as it is."""
-    return _number(float(code)) if code[0] == "0" and code.isdigit() else code
+def _in_content(text: str) -> str:
+    """Return the text of a cell in its row's content.
+
+    Digits with leading zeros, and NaN, are what they are read as in a column with decimal numbers.
+    """
+    if text.casefold() == "nan":
+        return ""
+    return _number(float(text)) if text[:1] == "0" and text.isdigit() else text
 
 
 def _number(value: float) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from trainwright.datasets.tables.diff.shift import ColumnShift
-from trainwright.datasets.tables.table import listed
+from trainwright.numerals import counted, listed
 
 
 @dataclass(frozen=True)
@@ -153,11 +153,6 @@ def _changed(rows: int, columns: Mapping[str, int]) -> str:
 
 def _columns(names: Sequence[str]) -> str:
     return f"column{'s' if len(names) > 1 else ''} {listed(names)}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number of things in words."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _known(value: Any) -> Any:
