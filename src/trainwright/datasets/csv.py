@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import json
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -324,9 +325,10 @@ class CsvDataset:
             ) from error
         others = [other for other in ";\t|," if other != delimiter and other in names[0]]
         if len(names) == 1 and others:
+            other = json.dumps(others[0])
             raise DataError(
-                f"{path}: with the delimiter {delimiter!r} there is only one column, "
-                f"{names[0]!r}; try data.params.delimiter: {others[0]!r}"
+                f"{path}: with the delimiter {delimiter!r} there is only one column, {names[0]!r}; try "
+                f"data.params.delimiter: {other} (on the command line 'data.params.delimiter={other}')"
             )
         unique, remark = unique_names([name or f"column {i + 1}" for i, name in enumerate(names)])
         self._remarks += [f"{path}: {remark}"] if remark else []
