@@ -96,7 +96,7 @@ class ArrowRows(BatchReader):
         names = [name for name in config.keys or self._table.column_names if name in self._table.column_names]
         cells = {name: objects(self._table.column(name).to_pylist()) for name in names}
         table = Table(cells, self._names[0], unread=self._table.column_names)
-        hashed = Table({HASHED: hashes(table, config)}, self._names[0])
+        hashed = Table({HASHED: hashes(table, config.keys, config.seed)}, self._names[0])
         parts: dict[SplitName, ArrowRows] = {}
         for name, rows in split_rows(hashed, config, val, test, None).items():
             parts[name] = copy(self)

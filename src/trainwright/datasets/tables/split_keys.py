@@ -48,10 +48,10 @@ def with_hashes(table: Table, as_read: Table, config: SplitConfig) -> Table:
     if config.by != "hash":
         return table
     kept = as_read if table.numbers is None else as_read.take(table.numbers)
-    return table.with_column(HASHED, hashes(kept, config))
+    return table.with_column(HASHED, hashes(kept, config.keys, config.seed))
 
 
-def hashes(table: Table, config: SplitConfig) -> Array:
+def hashes(table: Table, keys: Sequence[str] = (), seed: int = 0) -> Array:
     """Return two numbers in [0, 1) for each row, (rows, 2) float64, which depend on its key and the seed.
 
     They are the first 53 bits of the first two 8 bytes of the SHA-256 of the seed and the texts of the key
@@ -60,27 +60,28 @@ def hashes(table: Table, config: SplitConfig) -> Array:
 
     Args:
         table: The rows, as they were read.
-        config: The section `data.split`.
+        keys: The key columns; default: the content of the row.
+        seed: The seed.
 
     Raises:
         DataError: A key column does not exist, or lacks values.
     """
-    names, seed = sorted(config.keys), str(config.seed)
+    names = sorted(keys)
     columns = [(name, table.column(name, "data.split.key")) for name in names or sorted(table.columns)]
     digests, absent = list[bytes](), np.zeros((len(names), len(table)), dtype=bool)
     for start in range(0, len(table), _CHUNK):  # whose texts are in memory together
         texts = [texts_of(values[start : start + _CHUNK]) for _, values in columns]
         if names:
             absent[:, start : start + _CHUNK] = [[not text for text in one] for one in texts]
-            keys = [_SEPARATOR.join((seed, *cells)) for cells in zip(*texts, strict=True)]
+            contents = [_SEPARATOR.join((str(seed), *cells)) for cells in zip(*texts, strict=True)]
         else:
             labels = [f"{_SEPARATOR}{name}=" for name, _ in columns]
             named = [
                 [text and label + text for text in map(_in_content, one)]
                 for label, one in zip(labels, texts, strict=True)
             ]
-            keys = [seed + "".join(cells) for cells in zip(*named, strict=True)]
-        digests += [hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:16] for key in keys]
+            contents = [str(seed) + "".join(cells) for cells in zip(*named, strict=True)]
+        digests += [hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest()[:16] for one in contents]
     for (name, _), mask in zip(columns, absent, strict=False):
         if mask.any():
             raise DataError(

@@ -13,9 +13,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from trainwright.config.words import nearest
+from trainwright.config.words import nearest, some
 from trainwright.errors import DataError
-from trainwright.numerals import listed
 from trainwright.records.document import Document
 from trainwright.stores.base import Store
 
@@ -161,7 +160,9 @@ class Histories:
         if (history := self.history(name)).entries:
             return history
         names = self.names()
-        there = f"there are: {listed(names)}" if names else "there is none yet: trainwright data add FILE"
+        there = (
+            f"there are: {some(names, name, '')}" if names else "there is none yet: trainwright data add FILE"
+        )
         raise DataError(f"there is no data set {name!r}; {there}{nearest(name, names)}")
 
     def history(self, name: str) -> History:

@@ -35,7 +35,7 @@ class Side:
 
     @cached_property
     def readings(self) -> dict[str, ColumnKind]:
-        """How training reads the columns of text that hold numbers or times, judged by the first rows."""
+        """The columns of text that training reads as numbers or times, judged by the first rows."""
         texts = [name for name, kind in self.kinds.items() if kind == "text"]
         first = next(self.tables(texts), None) if texts else None
         kinds = {} if first is None else judge(first, texts, DataConfig(), keep="all").kinds
