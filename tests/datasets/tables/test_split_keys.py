@@ -148,6 +148,16 @@ def test_a_name_that_reads_like_a_missing_value_is_a_key(tmp_path: Path, kind: s
     assert [split[i] for i in range(65)] == [expected(name, 0, 0.3, 0.3) for name in names]
 
 
+def test_the_content_of_a_row_has_the_form_that_is_documented(tmp_path: Path) -> None:
+    rows = [{"b": i / 4, "a": None if i % 3 else f"w{i}", "y": i % 2} for i in range(90)]
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    split = split_of(load(tmp_path / "t.csv", split={"by": "hash", "seed": 4}, impute="most_frequent"))
+    for i, row in enumerate(rows):
+        texts = {"a": row["a"], "b": str(i // 4) if i % 4 == 0 else repr(row["b"]), "y": str(row["y"])}
+        text = "\x1f".join(f"{name}={cell}" for name, cell in texts.items() if cell is not None)
+        assert split[i] == expected(text, seed=4)
+
+
 def test_codes_in_the_content_of_a_row_are_numbers(tmp_path: Path) -> None:
     """One decimal number makes a column of codes one of numbers, and one word makes it texts again."""
     rows = [f"{i:03d},{i % 7},{i % 2}\n" for i in range(200)]
