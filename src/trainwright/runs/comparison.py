@@ -19,7 +19,7 @@ from trainwright.runs.run_config import read_config
 from trainwright.runs.workdir import working_directory, working_for
 
 _RESULTS = ("steps", "epochs", "train_seconds", "samples_per_second")
-_ON_SAME_ROWS = "; `runs compare --data FILE` tests both on the rows of a file, `trainwright retrain` a model and its parent"
+_ON_SAME_ROWS = "; `runs compare --data FILE` tests both on a file, `retrain` a model and its parent"
 
 
 @dataclass(frozen=True)
