@@ -184,7 +184,8 @@ class _Report:
     def _unknown(self, spot: Spot) -> None:
         name = str(spot.left[-1])
         child = mapping(spot.node).get(name, spot.node)
-        allowed = list(getattr(without_null(spot.annotation), "model_fields", ()))
+        fields = getattr(without_null(spot.annotation), "model_fields", {})
+        allowed = [field.serialization_alias or key for key, field in fields.items()]
         if child.inline:
             allowed += self.siblings
         path = self._path((*spot.keys, name))

@@ -192,7 +192,8 @@ def keys_of(section: str) -> dict[str, str]:
         elif name != "type" or not types:
             raise InputError(f"there are no names of {section!r}; allowed: {', '.join(kinds())}")
     if _is_section(found):
-        return {key: field.description or "" for key, field in found.model_fields.items()}
+        fields = found.model_fields.items()
+        return {field.serialization_alias or key: field.description or "" for key, field in fields}
     if types := _types(found):
         return {name: _first_line(member) for name, member in types.items()}
     above = path.rpartition(".")[0]

@@ -237,6 +237,7 @@ def test_expectations_change_no_bits() -> None:
         ({"age": {"matches": "("}}, "is no regular expression"),
         ({"age": {"expect_column_values_to_not_be_null": {}}}, "write missing: 0"),
         ({"plan": {"share": {"pro": 0.5}}}, 'one number means exactly that one; write ">= 0.5"'),
+        ({"plan": {"not_inn": [1]}}, "unknown key; did you mean 'not_in'?"),
         ({"plan": {"in": []}}, "data.expect.column.plan.in: expected a list of at least 1"),
         ({"age": {"in": [1], "one_of": [2]}}, "is another spelling of one_of"),
     ],
