@@ -65,5 +65,5 @@ def test_versions_of_another_folder_of_runs(command: Command, config: Path) -> N
 def test_gc_takes_force_with_keep_only(command: Command, config: Path) -> None:
     assert command("data", "add", "t.csv").code == 0
     done = command("data", "gc", "--force")
-    assert (done.code, "which only --keep N does" in done.err) == (2, True)
+    assert (done.code, "give both, or neither" in done.err) == (2, True)
     assert command("data", "gc", "--force", "--keep", "1").code == 0

@@ -132,7 +132,7 @@ def gc(keep: int | None, force: bool, dry_run: bool, runs_dir: str | None, as_js
     from trainwright.api.data import data_gc
 
     if force and keep is None:
-        raise click.UsageError("--force deletes versions that runs hold, which only --keep N does: give both")
+        raise click.UsageError("--force says which versions --keep N may delete: give both, or neither")
     swept = data_gc(keep=keep, force=force, dry_run=dry_run, runs_dir=runs_dir)
     verb = "would delete" if dry_run else "deleted"
     lines = [f"{verb} {one}" for one in swept.versions]
