@@ -266,6 +266,10 @@ class TestOverrides:
         (message,) = messages(GOOD, ["tracking=[mlflow"])
         assert message.startswith("command line: tracking: cannot read '[mlflow': not valid YAML")
 
+    def test_a_sign_needs_quotes(self):
+        (message,) = messages(GOOD, ["data.params.delimiter=,"])
+        assert message.endswith("""cannot read ',': give it in quotes: 'data.params.delimiter=","'""")
+
     def test_unknown_key(self):
         (message,) = messages(GOOD, ["training.epoch=3"])
         assert message.startswith("command line: training.epoch: unknown key; did you mean 'epochs'?")

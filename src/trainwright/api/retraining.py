@@ -158,7 +158,7 @@ class _Work(NamedTuple):
         Raises:
             InputError: There is a gate, and the models cannot be compared, or lack its metrics.
         """
-        from trainwright.compression.compress import PARENT
+        from trainwright.evaluation.gates import PARENT
         from trainwright.runs.children.config import child_config
 
         own, resolved = read_config(parent), child_config(parent, overrides)
@@ -219,7 +219,7 @@ class _Work(NamedTuple):
         )
 
     def _compare(self, child: RunDir, seen: Seen) -> None:
-        from trainwright.compression.compress import judged
+        from trainwright.evaluation.gates import judged
         from trainwright.reports.html import write_report
         from trainwright.runs.retraining import compare
 

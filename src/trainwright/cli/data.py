@@ -14,6 +14,7 @@ from trainwright.cli import options
 from trainwright.cli.data_diff import diff
 from trainwright.cli.output import show, size, table
 from trainwright.errors import ExpectationError
+from trainwright.numerals import counted
 
 _LISTED = 20  # names of files that `show` prints
 _VERSION = "VERSION"
@@ -159,13 +160,14 @@ def gc(keep: int | None, force: bool, dry_run: bool, runs_dir: str | None, as_js
 @data.command()
 @click.argument("file", metavar="CONFIG")
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@options.runs_dir
 @options.as_json
-def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
+def check(file: str, overrides: Sequence[str], runs_dir: str | None, as_json: bool) -> None:
     """Compare the data of a config with its section data.expect.
 
     The exit code is 3 if they are not as expected, which is said line by line.
     """
-    document = trainwright.check_data(file, overrides)
+    document = trainwright.check_data(file, overrides, runs_dir=runs_dir)
     lines = [
         f"{'ok ' if one['met'] else 'NOT'} {one['key']}{': ' if one['said'] else ''}{one['said']}"
         for one in document["expectations"]
@@ -198,7 +200,7 @@ def _shown(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _counted(one: Mapping[str, Any]) -> str:
-    return f"{one['files']:,} file{'' if one['files'] == 1 else 's'}, {size(one['bytes'])}"
+    return f"{counted(one['files'], 'file')}, {size(one['bytes'])}"
 
 
 def _when(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -180,8 +181,10 @@ class Layers:
             return None
         own = Problems()
         node = read_value(value, COMMAND_LINE.file, own)
+        is_sign = re.fullmatch(r"[^\w\s\"'\\]", value) is not None
         for problem in own:
-            self.problems.report(f"cannot read {value!r}: {problem.message}", key, COMMAND_LINE)
+            said = f"give it in quotes: '{key}=\"{value}\"'" if is_sign else problem.message
+            self.problems.report(f"cannot read {value!r}: {said}", key, COMMAND_LINE)
         if node is None:
             return None
         for _, child in walk(node):

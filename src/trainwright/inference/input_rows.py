@@ -18,10 +18,11 @@ from trainwright.datasets.tables.preparation import AnyPreparation, TabularPrepa
 from trainwright.datasets.tables.ranges import UnusualValues
 from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.datasets.tables.remarks import UNSEEN
-from trainwright.datasets.tables.table import Table, as_table, listed
+from trainwright.datasets.tables.table import Table, as_table
 from trainwright.datasets.texts.tokenizers import Tokenizer
 from trainwright.errors import InputError
 from trainwright.inference import texts
+from trainwright.numerals import listed
 from trainwright.plugins import task_for
 from trainwright.types import FEATURES, INPUT_IDS, Array, ArraySpec, DataInfo
 

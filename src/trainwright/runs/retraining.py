@@ -180,7 +180,7 @@ def _contents(rows: Any, names: Sequence[str]) -> list[Hashable]:
     if isinstance(rows, Mapping):
         arrays = [np.asarray(rows[name]) for name in names]
         return [b"".join(array[row].tobytes() for array in arrays) for row in range(count_of(rows))]
-    numbers = hashes(as_table(rows.loc[:, list(names)], lists=names), SplitConfig(by="hash"))
+    numbers = hashes(as_table(rows.loc[:, list(names)], lists=names))
     return [tuple(pair) for pair in numbers.tolist()]
 
 

@@ -26,7 +26,7 @@ Split = dict[str, list[int]]
 
 
 def expected(text: str, seed: int = 0, val: float = 0.1, test: float = 0.1) -> str:
-    """Return the split of a key, computed from what docs/data.md says."""
+    """Return the split of a key, computed from what docs/splits.md says."""
     number = int(hashlib.sha256(f"{seed}\x1f{text}".encode()).hexdigest()[:16], 16) / 2**64
     return "test" if number < test else "val" if number < val + test else "train"
 
@@ -110,7 +110,7 @@ def test_no_row_of_a_growing_table_changes_its_split(tmp_path: Path, key: Any) -
         ["007", " 007"],
         [True, 1, 1.0, "true", "True"],
         [np.datetime64("2026-01-31"), "2026-01-31", "2026-01-31T00:00:00", "2026-01-31 01:00:00+01:00"],
-        [None, float("nan"), "", "NaN", np.datetime64("NaT")],
+        [None, float("nan"), "", " ", np.datetime64("NaT")],
         ["0.5", 0.5, "00.5", ".5"],
         [2**53 + 1, float(2**53), str(2**53)],
         ["Käse "],
@@ -134,6 +134,28 @@ def test_the_digits_of_codes_stay_as_they_are_written(tmp_path: Path) -> None:
         assert [split[i] for i in range(200)] == [
             expected(str(int(c)) if len(str(int(c))) == 3 else c) for c in codes
         ]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_name_that_reads_like_a_missing_value_is_a_key(tmp_path: Path, kind: str) -> None:
+    missing = ["NA", "null", "NaN", "nan"]  # in files without types
+    names = ["Nan", "NAN", "Null", "n/a", *(f"Ann{i}" for i in range(61))]
+    names[-4:] = missing if kind == "parquet" else names[-4:]
+    rows = pd.DataFrame({"name": names, "x": range(65), "y": [i % 2 for i in range(65)]})
+    path = tmp_path / f"t.{kind}"
+    rows.to_csv(path, index=False) if kind == "csv" else rows.to_parquet(path)
+    split = split_of(load(path, type=kind, split={"by": "hash", "key": "name", "val": 0.3, "test": 0.3}))
+    assert [split[i] for i in range(65)] == [expected(name, 0, 0.3, 0.3) for name in names]
+
+
+def test_the_content_of_a_row_has_the_form_that_is_documented(tmp_path: Path) -> None:
+    rows = [{"b": i / 4, "a": None if i % 3 else f"w{i}", "y": i % 2} for i in range(90)]
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    split = split_of(load(tmp_path / "t.csv", split={"by": "hash", "seed": 4}, impute="most_frequent"))
+    for i, row in enumerate(rows):
+        texts = {"a": row["a"], "b": str(i // 4) if i % 4 == 0 else repr(row["b"]), "y": str(row["y"])}
+        text = "\x1f".join(f"{name}={cell}" for name, cell in texts.items() if cell is not None)
+        assert split[i] == expected(text, seed=4)
 
 
 def test_codes_in_the_content_of_a_row_are_numbers(tmp_path: Path) -> None:

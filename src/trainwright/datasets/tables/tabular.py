@@ -68,9 +68,10 @@ def named_columns(table: Table, config: DataConfig) -> dict[str, Array]:
     Raises:
         DataError: One is missing.
     """
-    keys = {"data.split.group": config.split.group, "data.split.time": config.split.time}
+    split = config.split
+    keys = {"data.split.group": split.group, "data.split.time": split.time}
     keys[SAMPLING] = sampling_column(config.sampling)
-    hashed = {HASHED: hashes(table, config.split)} if config.split.by == "hash" else {}
+    hashed = {HASHED: hashes(table, split.keys, split.seed)} if split.by == "hash" else {}
     return {name: table.column(name, key) for key, name in keys.items() if name is not None} | hashed
 
 
