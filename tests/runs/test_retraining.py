@@ -230,6 +230,52 @@ def test_warm_starts(here: Path) -> None:
     assert close["warm"] < 1e-5 < close["cold"]
 
 
+def colored(count: int, colors: str, labels: tuple[str, str] = ("no", "yes")) -> pd.DataFrame:
+    """Return customers with a color, on which their label depends."""
+    frame = customers(count)
+    frame["color"] = [colors[one % len(colors)] for one in frame["id"]]
+    frame["churn"] = np.where(frame["color"].isin(["b", "d"]), labels[1], labels[0])
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("model", "encode", "colors"),
+    [
+        ("lightgbm", "auto", "abcde"),
+        ("xgboost", "auto", "bcdx"),
+        ("mlp", "onehot", "bcdx"),
+        ("mlp", "ordinal", "abcde"),
+    ],
+)
+def test_weights_are_not_taken_for_other_categories(
+    here: Path, model: str, encode: str, colors: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The codes of categories are their places in the alphabet, so that one more gives others new meanings."""
+    colored(400, "bcde").to_csv("january.csv", index=False)
+    colored(400, colors).to_csv("february.csv", index=False)
+    data = {"path": "january.csv", "target": "churn", "split": BY_HASH, "encode": encode}
+    config = {"data": data, "model": model, "training": {"epochs": 1, "threads": 1}}
+    parent = trainwright.train(config, runs_dir="runs", quiet=True)
+    words = ["retrain", parent.id, "--data", "february.csv", "--runs-dir", "runs", "--quiet"]
+    assert main([*words, "--warm-start"]) == 2
+    gone = "".join(f"; gone: '{one}'" for one in "e" if one not in colors)
+    assert f"the categories of column 'color' differ (new: '{(set(colors) - set('bcde')).pop()}'{gone})" in (
+        capsys.readouterr().err
+    )
+    assert main([*words[:3], "january.csv", *words[4:], "--warm-start"]) == 0
+    if model == "mlp":
+        with pytest.raises(InputError, match=r"('color'|list of features).* does not fit"):
+            trainwright.fork(parent, {"data.path": "february.csv", "training.epochs": 3}, quiet=True)
+
+
+def test_weights_are_not_taken_for_other_classes(here: Path) -> None:
+    colored(400, "abcd").to_csv("january.csv", index=False)
+    colored(400, "abcd", ("no", "aye")).to_csv("february.csv", index=False)
+    parent = trained(split=BY_HASH, model="lightgbm")
+    with pytest.raises(InputError, match=r"classes differ \(new: 'aye'; gone: 'yes'\); leave out"):
+        trained("february.csv", BY_HASH, model={"type": "lightgbm", "init_from": parent.id})
+
+
 def test_boosters_go_on_with_the_trees_of_the_parent(here: Path) -> None:
     booster = {"type": "lightgbm", "num_iterations": 5}
     parent = trained(split=BY_HASH, model=booster)
