@@ -22,7 +22,8 @@ def other_meaning(before: DataDescription, now: DataBundle) -> str | None:
 
 
 def _differences(before: DataDescription, now: DataBundle) -> Iterator[str]:
-    columns = [_columns(one) for one in (before.preparation, now.preparation and now.preparation.to_json())]
+    plain = None if now.preparation is None else now.preparation.to_json()
+    columns = [_columns(one) for one in (before.preparation, plain)]
     for name in columns[0].keys() & columns[1].keys():
         first, second = (of[name] for of in columns)
         if any(first.get(key) != second.get(key) for key in _ENCODING):
