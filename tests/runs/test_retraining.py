@@ -230,6 +230,38 @@ def test_warm_starts(here: Path) -> None:
     assert close["warm"] < 1e-5 < close["cold"]
 
 
+def test_keys_that_lost_their_zeros_are_named(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Their rows change their splits, so that rows that trained the parent test the child."""
+    frames = {name: pd.read_csv(f"{name}.csv") for name in ("january", "february")}
+    for name, frame in frames.items():
+        frame.assign(id=[f"{one:06}" for one in frame["id"]]).to_csv(f"{name}.csv", index=False)
+    frames["february"].to_csv("pandas.csv", index=False)
+    frames["february"].assign(id=frames["february"]["id"] + 10_000).to_csv("others.csv", index=False)
+    parent = trained(split=BY_HASH)
+    with caplog.at_level(logging.WARNING):
+        child = trainwright.retrain(parent, data="february.csv", quiet=True)
+        assert "data.split" not in caplog.text
+        assert child.retraining["rows"]["test"]
+        lost = trainwright.retrain(parent, data="pandas.csv", quiet=True)
+        assert "are written differently than in the data of run" in caplog.text
+        assert lost.retraining == {}
+        with pytest.raises(GateError, match=r"cannot be judged: \d+ of \d+ keys of data\.split"):
+            trainwright.retrain(parent, data="pandas.csv", gate="test_f1 > 0.1", quiet=True)
+        caplog.clear()
+        other = trainwright.retrain(parent, data="others.csv", quiet=True)
+        assert "0 of 60 keys" in caplog.text
+        assert other.retraining["rows"]["test"]
+
+
+def test_a_deleted_version_of_the_parent_is_not_needed_where_keys_decide(here: Path) -> None:
+    for name in ("january", "february"):
+        trainwright.data_add(f"{name}.csv", "clients", runs_dir="runs")
+    parent = trained("clients@v1", BY_HASH)
+    trainwright.data_delete("clients@v1", force=True, runs_dir="runs")
+    child = trainwright.retrain(parent, data="clients@v2", gate="test_f1 > 0.1", quiet=True)
+    assert child.retraining["rows"]["test"] == len(of_the_test(customers(900)))
+
+
 def colored(count: int, colors: str, labels: tuple[str, str] = ("no", "yes")) -> pd.DataFrame:
     """Return customers with a color, on which their label depends."""
     frame = customers(count)
