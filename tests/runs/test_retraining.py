@@ -230,6 +230,38 @@ def test_warm_starts(here: Path) -> None:
     assert close["warm"] < 1e-5 < close["cold"]
 
 
+def test_another_type_of_table_keeps_its_settings(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Such as the step that makes features, which gets texts of a file without types."""
+    january, march = customers(600), customers(700)
+    january.to_csv("january.csv", sep=";", decimal=",", index=False)
+    march.to_parquet("march.parquet")
+    march.to_csv("march.csv", sep=";", decimal=",", index=False)
+    customers(900).to_parquet("large.parquet")
+    Path("more_columns.py").write_text(
+        "def double(frame):\n    return frame.assign(c=frame['id'].astype(float) * 2)\n"
+    )
+    data = {
+        "path": "january.csv",
+        "target": "churn",
+        "split": BY_HASH,
+        "params": {"delimiter": ";"},
+        "features_from": "more_columns:double",
+        "expect": {"rows": "<= 800"},
+        "columns": {"b": "number"},
+    }
+    config = {"data": data, "model": LOGISTIC, "evaluation": METRICS, "training": {"threads": 1}}
+    parent = trainwright.train(config, runs_dir="runs", quiet=True)
+    with caplog.at_level(logging.WARNING):
+        child = trainwright.retrain(parent, data="march.parquet", quiet=True)
+    assert "data.type is parquet instead of csv: csv's params dropped" in caplog.text
+    of_csv = trainwright.retrain(parent, data="march.csv", quiet=True)
+    assert child.retraining["parent"]["test_f1"] == of_csv.retraining["parent"]["test_f1"]
+    flat = read_config(RunDir(child.path)).flat()
+    assert (flat["data.features_from"], flat["data.columns.b.type"]) == ("more_columns:double", "number")
+    with pytest.raises(TrainwrightError, match="there are 900 rows, but expected: <= 800"):
+        trainwright.retrain(parent, data="large.parquet", quiet=True)
+
+
 def test_keys_that_lost_their_zeros_are_named(here: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Their rows change their splits, so that rows that trained the parent test the child."""
     frames = {name: pd.read_csv(f"{name}.csv") for name in ("january", "february")}
