@@ -387,7 +387,7 @@ class TestExtends:
         assert kept.config.data.features_from == "a:b"
         assert kept.notes == ("overrides: data.type is parquet instead of csv: csv's params dropped",)
         other = load({**GOOD, "data": data}, {"data.type": "digits"}, adapters=adapters)
-        assert "csv's path, features_from, params dropped" in other.notes[0]
+        assert "csv's params, path, features_from dropped" in other.notes[0]
 
     def test_another_scheduler_keeps_what_it_knows(self):
         base = {
