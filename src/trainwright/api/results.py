@@ -92,6 +92,9 @@ def load_for(
     with working_for(run, trust=trust):
         predictor = open_predictor(run, model, pinned=pinned, members=members)
     _warn_of_changes(run)
+    config = predictor.config
+    if verb == "evaluate" or ":" in config.model.type or (config.data and config.data.features_from):
+        warn_of_files(run)
     return predictor
 
 
@@ -111,6 +114,34 @@ def changed_code(run: RunDir) -> dict[str, Path]:
 
     manifest = run.manifest()
     return {} if manifest is None else changed_modules(manifest.code)
+
+
+def changed_files(run: RunDir) -> list[str]:
+    """Return the files that a run's code was seen to read and that have other content now, as it names them.
+
+    Files that are gone are left out: where they are needed, reading them fails.
+    """
+    from trainwright.records.manifest import ObservedInputs
+    from trainwright.runs.observed import observed_inputs
+
+    if (manifest := run.manifest()) is None:
+        return []
+    folder = working_directory(run)
+    names = {str(folder / name): name for name in manifest.observed.files if not name.endswith(("/", "/*"))}
+    before = ObservedInputs(files={path: manifest.observed.files[name] for path, name in names.items()})
+    now = observed_inputs(None, manifest.code, run, before)
+    return [names[one.what] for one in before.differences(now) if Path(one.what).exists()]
+
+
+def warn_of_files(run: RunDir) -> None:
+    """Warn of files that a run's code has read and that have changed."""
+    for name in changed_files(run):
+        log.warning(
+            "file %s, which the code of run %s has read, has changed since: results may differ from those of "
+            "the trained model; put it back, or train again",
+            name,
+            run.id,
+        )
 
 
 def _warn_of_changes(run: RunDir, said: Collection[str] = ()) -> None:
