@@ -255,10 +255,10 @@ def _warn_of_training_rows(run: RunDir, predictor: Predictor, file: Path, *, is_
     trained = [path for path in (data.path, data.train_path) if path] if data else []
     if is_own or file.resolve() in [(folder / path).resolve() for path in trained]:
         log.warning(
-            "%s holds the rows that the model was trained on, so these metrics flatter it; for rows that it "
-            "has not seen: trainwright evaluate %s --split test",
+            "%s holds the rows that run %s was trained on, so these metrics flatter its model; for rows that "
+            "it has not seen: trainwright evaluate %s --split test",
             file,
-            run.certificate.run["id"] if isinstance(run, ArtifactDir) else run.id,
+            *[run.certificate.run["id"] if isinstance(run, ArtifactDir) else run.id] * 2,
         )
 
 
@@ -419,7 +419,11 @@ def _compare_predictions(
         return working_for(model.run, working_directory(model.run), trust=trust)
 
     if data is not None:
-        data = local_path(str(data), versions_folder(both[0], runs_dir))
+        folders = [versions_folder(one, runs_dir) for one in both]
+        own = [_is_own_version(one, data, folder) for one, folder in zip(both, folders, strict=True)]
+        data = local_path(str(data), folders[0])
+        for one, model, is_own in zip(both, models, own, strict=True):
+            _warn_of_training_rows(one, model, Path(data), is_own=is_own)
         return compare_on_file(models, str(data), within)
     owner = next((model for model in models if not isinstance(model.run, ArtifactDir)), None)
     if owner is None:
