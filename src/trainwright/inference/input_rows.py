@@ -13,13 +13,14 @@ import numpy as np
 
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.arrays import is_frame
+from trainwright.datasets.tables import table as tables
 from trainwright.datasets.tables.feature_steps import FeatureSteps
 from trainwright.datasets.tables.pairs import as_numpy, column_names
 from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation
 from trainwright.datasets.tables.ranges import UnusualValues
 from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.datasets.tables.remarks import UNSEEN
-from trainwright.datasets.tables.table import Table, as_table, as_texts, kind_of, listed
+from trainwright.datasets.tables.table import Table, as_table, listed
 from trainwright.datasets.texts.tokenizers import Tokenizer
 from trainwright.errors import InputError
 from trainwright.inference import texts
@@ -225,8 +226,8 @@ class InputRows:
         kinds = self.preparation.kinds if isinstance(self.preparation, TabularPreparation) else {}
         for name in steps.text_columns:
             kind, values = kinds.get(name), table.columns.get(name)
-            if kind and kind.decimal == "," and values is not None and kind_of(values) == "number":
-                marked = [text and text.replace(".", ",") for text in as_texts(values).tolist()]
+            if kind and kind.decimal == "," and values is not None and tables.kind_of(values) == "number":
+                marked = [text and text.replace(".", ",") for text in tables.as_texts(values).tolist()]
                 table = replace(table, columns={**table.columns, name: np.array(marked, dtype=object)})
         return table
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from trainwright.datasets.base import DataBundle
 from trainwright.datasets.tables.encoders.categories import CategoryColumn
-from trainwright.datasets.tables.table import listed
 from trainwright.records.data import DataDescription
 
 _ENCODING = ("kind", "onehot", "native")
+_NAMED = 8  # values
 
 
 def other_meaning(before: DataDescription, now: DataBundle) -> str | None:
@@ -49,5 +49,9 @@ def _others(before: Sequence[Any], now: Sequence[Any]) -> str:
         "new": [one for one in now if one not in known],
         "gone": [one for one in before if one not in there],
     }
-    texts = [f"{name}: {listed(map(repr, values))}" for name, values in found.items() if values]
+    texts = [
+        f"{name}: {', '.join(map(repr, values[:_NAMED]))}{', ...' if len(values) > _NAMED else ''}"
+        for name, values in found.items()
+        if values
+    ]
     return f" ({'; '.join(texts)})" if texts else " in their order"
