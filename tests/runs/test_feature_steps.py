@@ -205,6 +205,41 @@ def test_its_code_is_an_input_and_reproduce_is_identical() -> None:
     assert "identical" in done.stdout, done.stderr
 
 
+@pytest.mark.services
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_run_ends_with_the_bits_of_the_whole_one(processes: int) -> None:
+    """The step is fitted again after a kill, in processes that order sets otherwise."""
+    options = {
+        "model": {"type": "mlp", "hidden": [8], "dropout": 0.2},
+        "training": {"max_steps": 20, "batch_size": 16, "threads": 1},
+        "checkpoint": {"every_n_steps": 4, "every_n_minutes": None},
+        "logging": {"every_n_steps": 1},
+        "distributed": {"virtual": {"data": 2}},
+    }
+    whole = trainwright.train(config("my_steps:Means") | options, quiet=True)
+    Path("config.json").write_text(json.dumps(config("my_steps:Means") | options))
+    train = (
+        "import json, signal, trainwright; from small_runs import SignalAt; "
+        "trainwright.train(json.load(open('config.json')), runs_dir='killed', quiet=True, "
+        "callbacks=[SignalAt(13, signal.SIGKILL)])"
+    )
+    resume = (
+        f"import trainwright; trainwright.resume('last', {{'distributed.nproc': {processes}}}, "
+        "runs_dir='killed', quiet=True)"
+    )
+    paths = os.pathsep.join([".", str(Path(__file__).parents[1])])
+    for seed, code, expected in (("1", train, -9), ("2", resume, 0)):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == expected, done.stderr
+    run = trainwright.get("last", runs_dir="killed")
+    assert (run.status, run.digest, run.metrics) == ("completed", whole.digest, whole.metrics)
+    kept = [json.loads((one.path / "data.json").read_text()) for one in (whole, run)]
+    assert kept[0] == kept[1]
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -129,7 +129,12 @@ def test_predict_and_evaluate_take_versions(caplog: pytest.LogCaptureFixture) ->
     assert trainwright.evaluate(run, data="churn@v2") == trainwright.evaluate(run, data="table.csv")
     assert "was trained on" not in caplog.text
     trainwright.evaluate(run, data="churn@v1")
-    assert "holds the rows that the model was trained on" in caplog.text
+    assert f"holds the rows that run {run.id} was trained on" in caplog.text
+    other = trainwright.train({**CONFIG, "data": {**CONFIG["data"], "path": "churn@v2"}}, quiet=True)
+    for first, second, named in ((run, other, run), (other, run, run)):
+        caplog.clear()
+        trainwright.compare(first, second, data="churn@v1")
+        assert [one for one in (run, other) if f"holds the rows that run {one.id}" in caplog.text] == [named]
     assert len(trainwright.predict(run, "churn@latest")) == 120
     assert main(["predict", run.id, "churn@v2", "-o", "out.csv"]) == 0
     assert len(Path("out.csv").read_text().splitlines()) == 121

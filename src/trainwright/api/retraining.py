@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainwright.api.forking import attempted
 from trainwright.api.progress import interruptible, shown, unless_interrupted
+from trainwright.api.results import warn_of_files
 from trainwright.config import Overrides, Resolved
 from trainwright.config.file_types import FILE_TYPES, ending_of
 from trainwright.config.overrides import keys_of, with_settings
@@ -224,6 +225,7 @@ class _Work(NamedTuple):
         from trainwright.runs.retraining import compare
 
         try:
+            warn_of_files(self.parent)
             table = compare(_opened(self.parent), _opened(child), seen)
         except TrainwrightError as error:
             if self.gate is None:

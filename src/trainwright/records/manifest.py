@@ -82,7 +82,8 @@ class DataIdentity(Record):
     SHA-256 of what was fitted to prepare them: rows in another unit may have the same features. `files` has
     the beginning of the SHA-256 of each shard, by its name, to say which of them has changed. `repeated` are
     the rows that two splits share. `positive` is the label of the positive one of two classes. `pins` are the
-    versions of the data, by the keys of the config that name them.
+    versions of the data, by the keys of the config that name them. `keys` has hashes of some of the keys that
+    rows are split by, as `key_forms` returns them.
     """
 
     hash: str | None = None
@@ -99,6 +100,7 @@ class DataIdentity(Record):
     warnings: list[str] = Field(default_factory=list)
     repeated: list[RepeatedRows] = Field(default_factory=list)
     pins: dict[str, Pin] = Field(default_factory=dict)
+    keys: list[str] = Field(default_factory=list)
 
 
 class GitState(Record):

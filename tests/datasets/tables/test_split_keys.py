@@ -14,9 +14,11 @@ from PIL import Image
 
 import trainwright
 from trainwright.config.schema import DataConfig
+from trainwright.config.splits import SplitConfig
 from trainwright.datasets.base import DataBundle, LoadRequest
+from trainwright.datasets.tables.key_forms import SharedKeys, key_forms
 from trainwright.datasets.tables.split_keys import texts_of
-from trainwright.datasets.tables.table import tidy
+from trainwright.datasets.tables.table import Table, tidy
 from trainwright.errors import ConfigError, DataError
 from trainwright.plugins import adapter
 from trainwright.types import FeatureForm
@@ -409,3 +411,27 @@ def test_a_run_predicts_and_evaluates_its_own_rows(tmp_path: Path) -> None:
     pd.DataFrame([rows[i] for i in own]).to_csv(tmp_path / "own.csv", index=False)
     again = [trainwright.evaluate(run, data=data) for data in (None, tmp_path / "own.csv")]
     assert [one["test_accuracy"] for one in again] == [run.metrics["test_accuracy"]] * 2, again
+
+
+def test_keys_are_known_again_in_other_spellings() -> None:
+    def forms(keys: list[str]) -> list[str]:
+        return key_forms(
+            Table({"id": np.array(keys, dtype=object)}, "t.csv"), SplitConfig(by="hash", key="id")
+        )
+
+    before = forms([f"{i:06}" for i in range(300)])
+    assert SharedKeys.of(before, before) == (64, 64, 0)
+    assert len(before) == 64
+    spellings = {"AB-{:03}": "ab{}", "{:05}-X": "{}/x", "K{:04}": "K {}"}
+    for one, other in spellings.items():
+        shared = SharedKeys.of(*(forms([text.format(i) for i in range(300)]) for text in (one, other)))
+        assert shared == (64, 64, 64)
+        assert shared.are_written_otherwise
+    grown = SharedKeys.of(before, forms([f"{i:06}" for i in range(900)]))
+    assert grown.there == grown.expected > 10
+    assert grown.changed == 0
+    few = SharedKeys.of(before, forms([*(f"{i:06}" for i in range(1, 300)), "0"]))
+    assert not few.are_written_otherwise
+    others = SharedKeys.of(before, forms([f"{i:06}" for i in range(1000, 1300)]))
+    assert (others.there, others.are_few, others.are_written_otherwise) == (0, True, False)
+    assert SharedKeys.of([], before) == (0, 0, 0)

@@ -20,6 +20,7 @@ from trainwright.datasets.tables import checks, raw
 from trainwright.datasets.tables.encoders.numbers import mean_and_scale
 from trainwright.datasets.tables.expectations import examined
 from trainwright.datasets.tables.feature_steps import FeatureSteps, opened_steps
+from trainwright.datasets.tables.key_forms import key_forms
 from trainwright.datasets.tables.kinds import IDENTIFIER, Inference, infer, infer_target, judge, kept_columns
 from trainwright.datasets.tables.list_cells import with_label_columns
 from trainwright.datasets.tables.preparation import TabularPreparation, fit
@@ -196,6 +197,7 @@ def build(
         expectations=expectations,
         ranges=ranges_of(parts["train"], getattr(preparation, "columns", ())),
         examples={name: _head(part) for name, part in parts.items()},
+        keys=key_forms(as_read, config.split),
     )
 
 
