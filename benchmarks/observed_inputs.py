@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 import trainwright
-from trainwright.process.observation import observing
+from trainwright.process.observation.observing import observing
 from trainwright.runs import workdir
 
 STEPS, ROUNDS = 3000, 6

@@ -20,7 +20,8 @@ import trainwright
 from trainwright.callbacks.base import Callback
 from trainwright.datasets.samples.file_hashes import hash_of
 from trainwright.errors import ChangedInputsError, DataError, InputError
-from trainwright.process import observation
+from trainwright.process.observation.observing import observing
+from trainwright.process.observation.record import current
 from trainwright.records.manifest import Manifest, ObservedInputs
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.unrepeatable_calls import unrepeatable_calls
@@ -399,9 +400,9 @@ def test_very_many_files_of_a_folder_are_noted_as_one(project: Path) -> None:
 
 def test_nothing_is_noted_outside_of_runs(project: Path) -> None:
     kind, stat = type(os.environ), os.stat
-    with observation.observing(hash_of):
+    with observing(hash_of):
         assert os.environ.__class__ is not kind
-    assert observation.current() is None
+    assert current() is None
     assert (os.environ.__class__, os.stat) == (kind, stat)
 
 
@@ -454,7 +455,7 @@ def test_readers_of_native_code_take_content_as_before() -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with observation.observing(hash_of):
+    with observing(hash_of):
         buffer = pa.BufferOutputStream()
         pq.write_table(pa.table({"a": [1]}), buffer)
         assert pq.read_table(pa.BufferReader(buffer.getvalue())).num_rows == 1

@@ -29,7 +29,7 @@ from trainwright.errors import (
 )
 from trainwright.process.global_random import preserved_generators
 from trainwright.process.module_sources import imported_so_far
-from trainwright.process.observation import attempt_of, current
+from trainwright.process.observation.record import attempt_of, current
 from trainwright.records.manifest import Manifest
 from trainwright.records.result import Result
 from trainwright.records.status import TESTED, Ended, Status

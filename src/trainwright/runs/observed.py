@@ -7,7 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from trainwright.datasets.samples.file_hashes import hash_of
-from trainwright.process.observation import MISSING, THERE, Observation, current, state_of, variable_state
+from trainwright.process.observation.record import Observation, current
+from trainwright.process.observation.states import MISSING, THERE, state_of, variable_state
 from trainwright.records.manifest import CodeIdentity, Manifest, ObservedInputs
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.code_identity import module_files, with_later_imports

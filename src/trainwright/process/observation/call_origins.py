@@ -16,7 +16,7 @@ from typing import Any, Literal
 from trainwright.process.module_sources import is_installed
 
 _Origin = Literal["user", "ours", "import", "python", "library"]
-_OURS = f"{Path(__file__).parents[1]}{os.sep}"
+_OURS = f"{Path(__file__).parents[2]}{os.sep}"
 _PYTHON = tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "platstdlib"))
 # Libraries that read variables for the code that calls them.
 _ON_BEHALF = ("decouple", "dotenv", "dynaconf", "environs", "hydra", "omegaconf", "pydantic_settings")

@@ -1,0 +1,154 @@
+"""The audit events of the interpreter (PEP 578) that tell what is read, started or connected."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from trainwright.process.observation.call_origins import called_by_user, called_for_user, origin_of
+from trainwright.process.observation.paths import absolute
+from trainwright.process.observation.record import Observation, noting
+from trainwright.process.observation.unobserved import unobserved
+
+
+def hook(event: str, arguments: tuple[Any, ...]) -> None:
+    """Note an event of the interpreter; see PEP 578 and Python's table of audit events."""
+    if (note := _NOTES.get(event)) is None or (observation := noting()) is None:
+        return
+    with unobserved(), suppress(Exception):  # the user's code must not fail of it
+        note(observation, arguments, sys._getframe(1))
+
+
+def _opened(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    path, _, flags = arguments
+    if isinstance(path, int):
+        return
+    name = absolute(path)
+    access = flags & (os.O_RDONLY | os.O_WRONLY | os.O_RDWR)
+    if access != os.O_RDONLY and flags & os.O_TRUNC:
+        observation.note_file(name, writes=True)
+        return
+    if observation.knows(name):
+        return
+    if access != os.O_WRONLY and called_for_user(frame):
+        observation.note_file(_source_of(name), writes=False)
+    if access == os.O_WRONLY:
+        observation.note_appended(name)
+    elif access == os.O_RDWR:
+        observation.note_file(name, writes=True)
+
+
+def read_natively(path: str) -> None:
+    """Note a file that a function of a library is about to read."""
+    if (observation := noting()) is not None:
+        with unobserved(), suppress(Exception):
+            if called_for_user(sys._getframe(2)):  # beyond this function and the wrapper
+                observation.note_file(absolute(path), writes=False)
+
+
+def _listed(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    path = arguments[0]
+    if not isinstance(path, int) and origin_of(frame) != "import" and called_for_user(frame):
+        observation.note_folder(absolute("." if path is None else path))
+
+
+def _loaded(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    """Note a library or a database: a file, if it is named by its path."""
+    name = os.fsdecode(arguments[0]).removeprefix("file:").partition("?")[0] if arguments[0] else ""
+    if (os.sep in name or Path(name).is_file()) and called_for_user(frame):
+        observation.note_file(absolute(name), writes=False)
+
+
+def _called_natively(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    """Note a library that is opened to call its functions, which may do anything."""
+    if called_by_user(frame):
+        observation.unseen[f"native code ({arguments[0] or 'of the C library'})"] = None
+    _loaded(observation, arguments, frame)
+
+
+def _forked(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:  # noqa: ARG001
+    if called_for_user(frame):
+        observation.unseen["another process"] = None
+
+
+def _made_folder(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:  # noqa: ARG001
+    if not os.path.lexists(name := absolute(arguments[0])):
+        observation.note_written(name)
+
+
+def _imported(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    """Note an extension module that is loaded."""
+    if arguments[1] and called_for_user(frame):
+        observation.note_file(absolute(arguments[1]), writes=False)
+
+
+def _started(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    """Note another program that is started; not where Python asks the system about itself."""
+    first = arguments[0] if not isinstance(arguments[0], list | tuple) else arguments[0][0]
+    if not isinstance(first, str | bytes | os.PathLike):
+        first = next(iter(arguments[1]), "") if isinstance(arguments[1], list | tuple) else arguments[1]
+    if _asker(frame) not in ("platform", "ctypes.util", "uuid") and called_for_user(frame):
+        program = os.fsdecode(first).split(" ")[0]
+        observation.unseen[f"the program {os.path.basename(program)}"] = None  # noqa: PTH119
+
+
+def _connected(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    address = arguments[1]
+    if not called_for_user(frame):
+        return
+    if isinstance(address, tuple):
+        observation.unseen[f"the network ({address[0]})"] = None
+    else:
+        observation.unseen[f"another process (socket {os.fsdecode(address)})"] = None
+
+
+def _changed_on_disk(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:  # noqa: ARG001
+    for path in arguments[:2]:
+        if isinstance(path, str | bytes | os.PathLike):
+            observation.note_written(absolute(path))
+
+
+_NOTES: Mapping[str, Callable[[Observation, tuple[Any, ...], FrameType], None]] = {
+    "open": _opened,
+    "os.listdir": _listed,
+    "os.scandir": _listed,
+    "ctypes.dlopen": _called_natively,
+    "sqlite3.connect": _loaded,
+    "import": _imported,
+    "subprocess.Popen": _started,
+    "os.system": _started,
+    "os.exec": _started,
+    "os.spawn": _started,
+    "os.posix_spawn": _started,
+    "pty.spawn": _started,
+    "socket.connect": _connected,
+    "socket.sendto": _connected,
+    "os.rename": _changed_on_disk,
+    "os.remove": _changed_on_disk,
+    "os.mkdir": _made_folder,
+    "os.fork": _forked,
+}
+
+
+def _asker(frame: FrameType | None) -> str:
+    """Return the first module of Python's library, from inside, that is not the one that starts programs."""
+    while frame is not None and origin_of(frame) == "python":
+        name = str(frame.f_globals.get("__name__"))
+        if name not in ("subprocess", "os"):
+            return name
+        frame = frame.f_back
+    return ""
+
+
+def _source_of(path: str) -> str:
+    """Return the source of a file with bytecode, if it is there."""
+    if path.endswith(".pyc") and f"{os.sep}__pycache__{os.sep}" in path:
+        folder, name = Path(path).parent.parent, Path(path).name.partition(".")[0]
+        if (source := folder / f"{name}.py").exists():
+            return str(source)
+    return path
