@@ -461,3 +461,32 @@ def test_readers_of_native_code_take_content_as_before() -> None:
         assert pq.read_table(pa.BufferReader(buffer.getvalue())).num_rows == 1
         with pytest.raises(Exception, match=r"(?i)protobuf|parse"):
             onnxruntime.InferenceSession(b"\0no model")
+
+
+@pytest.mark.services
+def test_what_another_process_reads_is_an_input(project: Path) -> None:
+    for name in ("of-0", "of-1", "late-1"):
+        (project / f"{name}.txt").write_text("1")
+    source = """
+    import os, torch
+    RANK = os.environ.get("RANK")
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 3)
+            open(f"of-{RANK}.txt").read()
+
+        def forward(self, x):
+            if RANK == "1" and self.training:
+                open("late-1.txt").read()
+            return self.layer(x)
+    """
+    config = network(project, "in_ranks", "pass")
+    (project / "in_ranks.py").write_text(textwrap.dedent(source))
+    config["distributed"] = {"virtual": {"data": 2}, "nproc": 2}
+    run = trainwright.train(config, ["training.max_steps=8"], quiet=True)
+    assert sorted(observed(run).files) == ["late-1.txt", "of-0.txt", "of-1.txt"]
+    assert run.result["determinism"]["tier"] == "bitwise"
+    (project / "late-1.txt").write_text("2")
+    assert [one.what for one in trainwright.reproduce(run).inputs] == ["late-1.txt"]

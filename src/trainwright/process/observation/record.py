@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any, NamedTuple
 
 from trainwright.process.observation.paths import is_ignored
 from trainwright.process.observation.states import (
@@ -29,6 +30,15 @@ _BEGINNINGS = ("LC_", "XDG_", "SLURM_", "TORCHELASTIC_", "TRAINWRIGHT_", "KUBERN
 _current: Observation | None = None
 
 
+class Findings(NamedTuple):
+    """What one process has noted since it was asked last; see `Observation`."""
+
+    files: dict[str, str]
+    variables: dict[str, str | None]
+    unseen: dict[str, None]
+    written: dict[str, None]  # files that the run makes for itself
+
+
 class Observation:
     """The files, folders and variables that were read so far.
 
@@ -50,6 +60,7 @@ class Observation:
         self._appended: dict[str, str] = {}  # file -> what it held before this process has added to it
         self._listed: dict[str, frozenset[str]] = {}  # folder -> the names in it
         self._attempts = 0
+        self._told = Findings({}, {}, {}, {})
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -65,10 +76,46 @@ class Observation:
         self._attempts += 1
         self.files, self.variables, self.unseen = dict(files), dict(variables), dict(unseen)
         self._read_from.clear()
+        self._told = Findings({}, {}, {}, {})
         try:
             yield
         finally:
             self.files, self.variables, self.unseen = shared
+
+    def news(self) -> Findings:
+        """Return what was noted since the last call."""
+        written = dict.fromkeys(self._written)
+        now = Findings(dict(self.files), dict(self.variables), dict(self.unseen), written)
+        before, self._told = self._told, now
+        return Findings(
+            files=_added(before.files, now.files),
+            variables=_added(before.variables, now.variables),
+            unseen=_added(before.unseen, now.unseen),
+            written=_added(before.written, now.written),
+        )
+
+    def adopt(self, findings: Sequence[Findings]) -> None:
+        """Note what other processes have read.
+
+        What this process does not find as they did, such as a file of another machine, it cannot compare
+        later: it is `unseen`.
+        """
+        for found in findings:
+            self._written |= found.written.keys() - self.files.keys()
+        for found in findings:
+            self.unseen |= found.unseen
+            for name, state in found.files.items():
+                if name in self._written or self.files.get(name, THERE) not in (THERE, state):
+                    continue
+                if self._state(name, state) == state:
+                    self.files[name] = state
+                else:
+                    self.unseen[f"{name}, which one process alone finds as it is"] = None
+            for name, value in found.variables.items():
+                if value == variable_state(name, self.began):
+                    self.variables.setdefault(name, value)
+                else:
+                    self.unseen[f"the variable {name}, which differs between processes"] = None
 
     def changed(self) -> list[str]:
         """Return the files and folders that have changed since they were read."""
@@ -148,6 +195,10 @@ class Observation:
         """Note that a variable is read."""
         if name not in self.variables and name not in _PLACES and not name.startswith(_BEGINNINGS):
             self.variables[name] = variable_state(name, os.environ)
+
+
+def _added(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in now.items() if name not in before or before[name] != value}
 
 
 def attempt_of(observation: Observation | None) -> AbstractContextManager[None]:
