@@ -220,8 +220,29 @@ UNSEEN = {
         "the network (127.0.0.1)",
     ),
     "all variables": ("scale = len(dict(os.environ))", "all environment variables"),
-    "the clock": ("import time\nscale = time.time()", "the clock (unseen_4, line"),
+    "a copy that is used": ("env = os.environ.copy()\nscale = len(env)", "all environment variables"),
+    "a program of Git": ("import subprocess\nsubprocess.run(['git', 'help'])\nscale = 1", "the program git"),
+    "the clock": ("import time\nscale = time.time()", "the clock (unseen_6, line"),
 }
+
+
+HARMLESS = {
+    "Git is asked": "subprocess.run(['git', '-C', '.', 'rev-parse', 'HEAD'], check=False, capture_output=True)",
+    "a shell asks Git": "os.popen('git describe --always').close()",
+    "variables of a program": "subprocess.run(['git', 'status'], env=dict(os.environ, A='1'), check=False)",
+    "a copy for a program": "env = os.environ.copy()\nenv['A'] = '1'\nsubprocess.run(['git', 'status'], env=env)",
+    "an inherited environment": "subprocess.run(['git', 'status'], env=os.environ)",
+    "proxies": "import urllib.request\nurllib.request.getproxies()",
+    "a deadline": "import time\nend = time.time() + 60\nwhile time.time() < end:\n    break",
+}
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_what_decides_nothing_is_no_input(project: Path, case: str) -> None:
+    body = f"import subprocess\n{HARMLESS[case]}\nscale = 1"
+    run = trainwright.train(write_code(project, f"harmless_{list(HARMLESS).index(case)}", body), quiet=True)
+    assert (observed(run).unseen, set(observed(run).variables) - {"REQUEST_METHOD"}) == ([], set())
+    assert run.result["determinism"]["tier"] == "bitwise"
 
 
 @pytest.mark.parametrize("case", UNSEEN)
@@ -441,13 +462,21 @@ def test_times_that_are_only_shown_do_not_count(project: Path) -> None:
     name = str(uuid.uuid4())
     seeded = np.random.default_rng(3)
     print(uuid.uuid4())
+    end = time.time() + 60
+    end = end + 1
+    if time.time() < end or 0 < end - time.time():
+        pass
+    stamp = np.datetime64("now")
+    stamps = pd.to_datetime(["2020-01-01"]), pd.Timestamp("today")
+    fixed = np.datetime64("2020-01-01")
+    late = time.time() > 1_700_000_000
     """
     (project / "clocks.py").write_text(textwrap.dedent(source))
     __import__("clocks")
     code = Manifest(run_id="r", experiment="e").code.model_copy(update={"modules": {"clocks": "1"}})
-    lines = [f"the clock (clocks, line {number})" for number in (15, 21, 22, 24)]
+    lines = [f"the clock (clocks, line {number})" for number in (15, 21, 22, 24, 33, 34, 36)]
     lines += [f"random numbers without a seed (clocks, line {number})" for number in (25, 26)]
-    assert unrepeatable_calls(code) == lines
+    assert sorted(unrepeatable_calls(code)) == sorted(lines)
 
 
 def test_readers_of_native_code_take_content_as_before() -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,6 +15,9 @@ from trainwright.process.observation.call_origins import called_by_user, called_
 from trainwright.process.observation.paths import absolute
 from trainwright.process.observation.record import Observation, noting
 from trainwright.process.observation.unobserved import unobserved
+
+# Commands that only say which state of the project this is: the code is an input anyway.
+_GIT_QUESTIONS = ("rev-parse", "describe", "status", "symbolic-ref", "log", "diff")
 
 
 def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -88,13 +92,29 @@ def _imported(observation: Observation, arguments: tuple[Any, ...], frame: Frame
 
 
 def _started(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
-    """Note another program that is started; not where Python asks the system about itself."""
-    first = arguments[0] if not isinstance(arguments[0], list | tuple) else arguments[0][0]
-    if not isinstance(first, str | bytes | os.PathLike):
-        first = next(iter(arguments[1]), "") if isinstance(arguments[1], list | tuple) else arguments[1]
-    if _asker(frame) not in ("platform", "ctypes.util", "uuid") and called_for_user(frame):
-        program = os.fsdecode(first).split(" ")[0]
-        observation.unseen[f"the program {os.path.basename(program)}"] = None  # noqa: PTH119
+    """Note another program that is started; not where Python asks about the system, or Git is asked."""
+    if _asker(frame) in ("platform", "ctypes.util", "uuid") or not called_for_user(frame):
+        return
+    words = _command(arguments)
+    program = os.path.basename(words[0]) if words else "of an unknown name"  # noqa: PTH119
+    options = {"-C", "-c", "--git-dir", "--work-tree"}  # that a value follows
+    verbs = [w for before, w in pairwise(words) if not w.startswith("-") and before not in options]
+    if program != "git" or next(iter(verbs), "") not in _GIT_QUESTIONS:
+        observation.unseen[f"the program {program}"] = None
+
+
+def _command(arguments: tuple[Any, ...]) -> list[str]:
+    """Return the words of the command of an event; of a script for a shell, those of its first line."""
+    given = [one for one in arguments if isinstance(one, list | tuple | str | bytes | os.PathLike)]
+    words = next((one for one in given if isinstance(one, list | tuple)), None)
+    if words is None:
+        words = [given[0]] if given else []
+    texts = [os.fsdecode(one) for one in words]
+    is_shell = len(texts) == 3 and texts[1] == "-c"
+    if is_shell or len(texts) == 1:
+        script = texts[-1]
+        texts = script.split() if not set(script) & set("|;&<>`$\n") else script.split()[:1]
+    return texts
 
 
 def _connected(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:

@@ -28,6 +28,8 @@ _CACHES = (
 
 def is_ignored(path: str) -> bool:
     """Return whether a path belongs to the system, to Python, to a library, or is neither file nor folder."""
+    if f"{os.sep}.git{os.sep}" in path:  # what libraries read that ask which commit this is
+        return True
     if path.startswith(_NOT_INPUTS) or path in _SYSTEM_FILES or is_installed(path):
         return True
     caches = os.environ.get("XDG_CACHE_HOME") or f"{_HOME}/.cache"
