@@ -42,6 +42,7 @@ def rows(scale):
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The user's folder, which modules are imported from."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path.parent / f"{tmp_path.name}-cache"))
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
     yield tmp_path
@@ -74,6 +75,25 @@ def _zipped(value: int) -> None:
     with zipfile.ZipFile("it.zip", "w") as archive:
         archive.writestr("value.txt", str(value))
         archive.writestr("zipped_of_it.py", f"A = {value} + 10")
+
+
+def _tokenizer(value: int) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    Tokenizer(WordLevel({"a": value}, unk_token="a")).save("it.json")
+
+
+def _compiled(value: int) -> None:
+    import torch
+
+    torch.jit.save(torch.jit.trace(lambda x: x * value, torch.ones(1)), "it.pt")
+
+
+def _cached(folder: str, value: int) -> None:
+    place = Path(os.environ["XDG_CACHE_HOME"]) / folder
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "it.txt").write_text(str(value))
 
 
 # What reads something, what makes it, and how its change is called.
@@ -186,6 +206,82 @@ CASES: dict[str, tuple[str, Callable[[int], Any], str]] = {
         _zipped,
         "file: it.zip was",
     ),
+    "a file in an open folder": (
+        "folder = os.open('deep', os.O_RDONLY)\ndescriptor = os.open('it.txt', os.O_RDONLY, dir_fd=folder)\n"
+        "scale = os.read(descriptor, 9)\nos.close(descriptor)",
+        lambda v: (Path("deep").mkdir(exist_ok=True), Path("deep/it.txt").write_text(str(v))),
+        "file: deep/it.txt was",
+    ),
+    "a file beside what a link leads to": (
+        "scale = open('link/../it.txt').read()",
+        lambda v: (
+            Path("a/b").mkdir(parents=True, exist_ok=True),
+            Path("link").is_symlink() or Path("link").symlink_to("a/b"),
+            Path("a/it.txt").write_text(str(v)),
+        ),
+        "file: a/it.txt was",
+    ),
+    "where a link leads": (
+        "scale = len(os.readlink('link'))",
+        lambda v: (Path("link").unlink(missing_ok=True), Path("link").symlink_to("a" * v)),
+        "file: link@ was",
+    ),
+    "a question about access": (
+        "scale = 1 + os.access('flag', os.R_OK)",
+        lambda v: Path("flag").touch() if v > 1 else None,
+        "file: flag was missing, is",
+    ),
+    "a question about a link": (
+        "scale = 1 + os.path.lexists('flag')",
+        lambda v: Path("flag").touch() if v > 1 else None,
+        "file: flag was missing, is",
+    ),
+    "the size of a file without its link": (
+        "scale = os.lstat('it.txt').st_size",
+        lambda v: Path("it.txt").write_text("1" * v),
+        "file: it.txt was",
+    ),
+    "a hidden name": (
+        "scale = len(os.listdir('deep'))",
+        lambda v: (Path("deep").mkdir(exist_ok=True), Path(f"deep/.{v}").touch()),
+        "file: deep/ was",
+    ),
+    "names in an open folder": (
+        "scale = len(os.listdir(os.open('deep', os.O_RDONLY)))",
+        lambda v: (Path("deep").mkdir(exist_ok=True), Path(f"deep/{v}").touch()),
+        "file: deep/ was",
+    ),
+    "a module that is not there": (
+        "import importlib.util\nscale = 1 + (importlib.util.find_spec('perhaps_of_it') is None)",
+        lambda v: Path("perhaps_of_it.py").touch() if v > 1 else None,
+        "file: perhaps_of_it.py was missing, is",
+    ),
+    "a file of Arrow's own": (
+        "import pyarrow as pa\nwith pa.OSFile('it.txt') as file:\n    scale = file.read()\n"
+        "assert isinstance(file, pa.OSFile)",
+        lambda v: Path("it.txt").write_text(str(v)),
+        "file: it.txt was",
+    ),
+    "a file system of Arrow's": (
+        "from pyarrow import fs\nscale = fs.LocalFileSystem().open_input_file('it.txt').read()",
+        lambda v: Path("it.txt").write_text(str(v)),
+        "file: it.txt was",
+    ),
+    "a tokenizer": (
+        "from tokenizers import Tokenizer\nscale = Tokenizer.from_file('it.json').get_vocab()['a']",
+        _tokenizer,
+        "file: it.json was",
+    ),
+    "a compiled teacher": (
+        "import torch\nscale = torch.jit.load('it.pt')(torch.ones(1)).item()",
+        _compiled,
+        "file: it.pt was",
+    ),
+    "the user's folder of caches": (
+        "scale = open(os.environ['XDG_CACHE_HOME'] + '/mine/it.txt').read()",
+        lambda v: _cached("mine", v),
+        "mine/it.txt was",
+    ),
     "a thread": (
         "from concurrent.futures import ThreadPoolExecutor\n"
         "scale = list(ThreadPoolExecutor().map(np.loadtxt, ['it.txt']))[0]",
@@ -222,7 +318,18 @@ UNSEEN = {
     "all variables": ("scale = len(dict(os.environ))", "all environment variables"),
     "a copy that is used": ("env = os.environ.copy()\nscale = len(env)", "all environment variables"),
     "a program of Git": ("import subprocess\nsubprocess.run(['git', 'help'])\nscale = 1", "the program git"),
-    "the clock": ("import time\nscale = time.time()", "the clock (unseen_6, line"),
+    "a pipe": (
+        "import tempfile, threading\npipe = tempfile.mktemp()\nos.mkfifo(pipe)\n"
+        "writes = lambda: open(pipe, 'w').write('1')\nthreading.Thread(target=writes).start()\n"
+        "scale = open(pipe).read()",
+        "another process (pipe",
+    ),
+    "shared memory": (
+        "from multiprocessing.shared_memory import SharedMemory\nown = SharedMemory(create=True, size=1)\n"
+        "its = SharedMemory(name=own.name)\nits.close()\nown.close()\nown.unlink()\nscale = 1",
+        "another process (shared memory",
+    ),
+    "the clock": ("import time\nscale = time.time()", "the clock (unseen_8, line"),
 }
 
 
@@ -233,15 +340,25 @@ HARMLESS = {
     "a copy for a program": "env = os.environ.copy()\nenv['A'] = '1'\nsubprocess.run(['git', 'status'], env=env)",
     "an inherited environment": "subprocess.run(['git', 'status'], env=os.environ)",
     "proxies": "import urllib.request\nurllib.request.getproxies()",
+    "a folder that is removed": "import shutil\nshutil.rmtree('old')\nos.makedirs('old', exist_ok=True)",
+    "a copy over a file": "import shutil\nopen('new.txt', 'w').close()\nshutil.copy('new.txt', 'old.txt')",
+    "the state of Git": "open('.git/HEAD').read()",
+    "a tool's cache": "open(os.environ['XDG_CACHE_HOME'] + '/pip/it.txt').read()",
     "a deadline": "import time\nend = time.time() + 60\nwhile time.time() < end:\n    break",
 }
 
 
 @pytest.mark.parametrize("case", HARMLESS)
 def test_what_decides_nothing_is_no_input(project: Path, case: str) -> None:
+    for folder in ("old", ".git"):
+        (project / folder).mkdir()
+        (project / folder / "HEAD").write_text("1")
+    (project / "old.txt").write_text("1")
+    _cached("pip", 1)
     body = f"import subprocess\n{HARMLESS[case]}\nscale = 1"
     run = trainwright.train(write_code(project, f"harmless_{list(HARMLESS).index(case)}", body), quiet=True)
-    assert (observed(run).unseen, set(observed(run).variables) - {"REQUEST_METHOD"}) == ([], set())
+    assert (observed(run).unseen, observed(run).files) == ([], {})
+    assert set(observed(run).variables) <= {"REQUEST_METHOD"}
     assert run.result["determinism"]["tier"] == "bitwise"
 
 

@@ -11,9 +11,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainwright.process.observation.call_origins import called_by_user, called_for_user, origin_of
-from trainwright.process.observation.paths import absolute
+from trainwright.process.observation.call_origins import (
+    called_by_user,
+    called_for_user,
+    functions_of_python,
+    origin_of,
+)
+from trainwright.process.observation.paths import absolute, kind_of
 from trainwright.process.observation.record import Observation, noting
+from trainwright.process.observation.states import MISSING
 from trainwright.process.observation.unobserved import unobserved
 
 # Commands that only say which state of the project this is: the code is an input anyway.
@@ -28,7 +34,8 @@ def hook(event: str, arguments: tuple[Any, ...]) -> None:
         note(observation, arguments, sys._getframe(1))
 
 
-def _opened(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+def opened(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
+    """Note a file that is opened: by its path, mode and flags."""
     path, _, flags = arguments
     if isinstance(path, int):
         return
@@ -37,28 +44,41 @@ def _opened(observation: Observation, arguments: tuple[Any, ...], frame: FrameTy
     if access != os.O_RDONLY and flags & os.O_TRUNC:
         observation.note_file(name, writes=True)
         return
-    if observation.knows(name):
+    if observation.knows(name) and observation.files.get(name) != MISSING:
         return
     if access != os.O_WRONLY and called_for_user(frame):
-        observation.note_file(_source_of(name), writes=False)
+        kind = kind_of(name)
+        if kind == "pipe":
+            observation.unseen[f"another process (pipe {name})"] = None
+        elif kind == "file":
+            observation.note_file(_source_of(name), writes=False)
     if access == os.O_WRONLY:
         observation.note_appended(name)
     elif access == os.O_RDWR:
         observation.note_file(name, writes=True)
 
 
-def read_natively(path: str) -> None:
-    """Note a file that a function of a library is about to read."""
+def read_natively(path: str, *, writes: bool) -> None:
+    """Note a file that a function of a library is about to read or write."""
     if (observation := noting()) is not None:
         with unobserved(), suppress(Exception):
-            if called_for_user(sys._getframe(2)):  # beyond this function and the wrapper
-                observation.note_file(absolute(path), writes=False)
+            if writes or called_for_user(sys._getframe(2)):  # beyond this function and the wrapper
+                observation.note_file(absolute(path), writes=writes)
 
 
 def _listed(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
-    path = arguments[0]
-    if not isinstance(path, int) and origin_of(frame) != "import" and called_for_user(frame):
-        observation.note_folder(absolute("." if path is None else path))
+    path = "." if arguments[0] is None else arguments[0]
+    is_removed = "rmtree" in functions_of_python(frame)
+    if not is_removed and origin_of(frame) != "import" and called_for_user(frame):
+        observation.note_folder(absolute(path))
+
+
+def _mapped(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:  # noqa: ARG001
+    """Note shared memory of another process."""
+    if frame.f_globals.get("__name__") != "multiprocessing.shared_memory" or not called_for_user(frame):
+        return
+    if not frame.f_locals.get("create"):
+        observation.unseen[f"another process (shared memory {frame.f_locals.get('name')})"] = None
 
 
 def _loaded(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:
@@ -81,7 +101,7 @@ def _forked(observation: Observation, arguments: tuple[Any, ...], frame: FrameTy
 
 
 def _made_folder(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:  # noqa: ARG001
-    if not os.path.lexists(name := absolute(arguments[0])):
+    if not os.path.lexists(name := absolute(arguments[0], arguments[2])):
         observation.note_written(name)
 
 
@@ -127,14 +147,19 @@ def _connected(observation: Observation, arguments: tuple[Any, ...], frame: Fram
         observation.unseen[f"another process (socket {os.fsdecode(address)})"] = None
 
 
-def _changed_on_disk(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:  # noqa: ARG001
-    for path in arguments[:2]:
-        if isinstance(path, str | bytes | os.PathLike):
-            observation.note_written(absolute(path))
+def _renamed(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:  # noqa: ARG001
+    source, target, source_fd, target_fd = arguments
+    observation.note_written(absolute(source, source_fd))
+    observation.note_written(absolute(target, target_fd))
+
+
+def _removed(observation: Observation, arguments: tuple[Any, ...], frame: FrameType) -> None:  # noqa: ARG001
+    observation.note_written(absolute(arguments[0], arguments[1]))
 
 
 _NOTES: Mapping[str, Callable[[Observation, tuple[Any, ...], FrameType], None]] = {
-    "open": _opened,
+    "open": opened,
+    "mmap.__new__": _mapped,
     "os.listdir": _listed,
     "os.scandir": _listed,
     "ctypes.dlopen": _called_natively,
@@ -148,8 +173,9 @@ _NOTES: Mapping[str, Callable[[Observation, tuple[Any, ...], FrameType], None]] 
     "pty.spawn": _started,
     "socket.connect": _connected,
     "socket.sendto": _connected,
-    "os.rename": _changed_on_disk,
-    "os.remove": _changed_on_disk,
+    "os.rename": _renamed,
+    "os.remove": _removed,
+    "os.rmdir": _removed,
     "os.mkdir": _made_folder,
     "os.fork": _forked,
 }

@@ -31,7 +31,8 @@ class RecordingEnviron(_Environ):  # type: ignore[misc]
         if (observation := noting()) is not None and called_by_user(frame):
             user = _user_of(frame)
             if _copy != (user.f_code, user.f_lasti) and _asker(frame) not in _THEIR_OWN:
-                observation.note_variable(os.fsdecode(key))
+                with unobserved():
+                    observation.note_variable(os.fsdecode(key))
         return super().__getitem__(key)
 
     def __setitem__(self, key: Any, value: Any) -> None:

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from trainwright.process.observation import environment, questions, starts
+from trainwright.process.observation import environment, missing_modules, os_functions, starts
 from trainwright.process.observation.audit_events import hook, read_natively
 from trainwright.process.observation.native_readers import wrap_readers
 from trainwright.process.observation.record import Observation, current, set_current
 from trainwright.process.observation.states import HashFile
 
-_REPLACED = (environment, questions, starts)
+_REPLACED = (environment, missing_modules, os_functions, starts)
 _users = 0  # of the present observation
 _is_added = False
 _lock = threading.Lock()

@@ -44,7 +44,8 @@ class Observation:
 
     `files` has the SHA-256 (hex) of each file, as it was when it was first read, by its absolute path;
     `missing`; or `there`, where only that was asked. Of a folder that was listed (its path ends with `/`), it
-    has that of the names in it; of one from which many files were read (`/*`), that of all files in it.
+    has that of the names in it; of a link that was asked where it leads (`@`), that of the target; of a
+    folder from which many files were read (`/*`), that of all files in it.
     `variables` has the beginning of the SHA-256 of each value, or `unset`; None for those that are named like
     credentials. `unseen` names what was used and cannot be observed.
     """
@@ -151,6 +152,11 @@ class Observation:
         """Note that it is asked whether a file or folder is there."""
         if path not in self.files and path not in self._written and not is_ignored(path):
             self.files[path] = self._state(path, THERE)
+
+    def note_link(self, path: str) -> None:
+        """Note that it is asked where a link leads."""
+        if path not in self._written and not is_ignored(path):
+            self.files.setdefault(f"{path}@", self._state(f"{path}@"))
 
     def note_folder(self, path: str) -> None:
         """Note that a folder is about to be listed."""

@@ -11,6 +11,20 @@ from trainwright.redact import is_secret
 
 MISSING, THERE = "missing", "there"  # instead of a hash
 UNSET = "unset"
+# Beginnings of names in a folder that say nothing about its content.
+_OF_TOOLS = (
+    *(
+        "__pycache__",
+        ".DS_Store",
+        ".cache",
+        ".coverage",
+        ".git",
+        ".idea",
+        ".ipynb_checkpoints",
+        ".mypy_cache",
+    ),
+    *(".nfs", ".pytest_cache", ".ruff_cache", ".venv", ".vscode", ".~lock"),
+)
 HashFile = Callable[[str], str]
 # Variables that the user's code has set in runs: the values, and those before.
 set_variables: dict[str, tuple[str, str | None]] = {}
@@ -42,20 +56,26 @@ def state_of(name: str, hash_file: HashFile, before: str = "") -> str:
         try:
             if before == THERE:
                 return THERE if os.path.lexists(name) else MISSING
-            if name.endswith("/*"):
-                return _content_of(name[:-2], hash_file)
-            if name.endswith("/"):
-                return hashlib.sha256("\0".join(names_in(name)).encode(errors="surrogateescape")).hexdigest()
-            return hash_file(name)
+            return _hash_of(name, hash_file)
         except (FileNotFoundError, NotADirectoryError):
             return MISSING
         except OSError as error:
             return f"cannot be read: {error.strerror or error}"
 
 
+def _hash_of(name: str, hash_file: HashFile) -> str:
+    if name.endswith("@") and not os.path.lexists(name):
+        return hashlib.sha256(os.fsencode(os.readlink(name[:-1]))).hexdigest()  # noqa: PTH115
+    if name.endswith("/*"):
+        return _content_of(name[:-2], hash_file)
+    if name.endswith("/"):
+        return hashlib.sha256("\0".join(names_in(name)).encode(errors="surrogateescape")).hexdigest()
+    return hash_file(name)
+
+
 def names_in(folder: str) -> list[str]:
-    """Return the names in a folder, sorted, without hidden ones and caches of bytecode."""
-    return sorted(name for name in os.listdir(folder) if not name.startswith((".", "__pycache__")))  # noqa: PTH208
+    """Return the names in a folder, sorted, without what tools put there."""
+    return sorted(name for name in os.listdir(folder) if not name.startswith(_OF_TOOLS))  # noqa: PTH208
 
 
 def _content_of(folder: str, hash_file: HashFile) -> str:
