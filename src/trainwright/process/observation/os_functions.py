@@ -9,7 +9,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 from trainwright.process.observation.audit_events import opened
-from trainwright.process.observation.call_origins import called_by_user, functions_of_python
+from trainwright.process.observation.call_origins import called_by_user, called_for_user, functions_of_python
 from trainwright.process.observation.paths import absolute
 from trainwright.process.observation.record import Observation, noting
 from trainwright.process.observation.unobserved import unobserved
@@ -63,9 +63,20 @@ def open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None)
     observation = None if dir_fd is None else noting()
     if observation is not None:
         with unobserved(), suppress(Exception):
-            opened(observation, (absolute(path, dir_fd), None, flags), sys._getframe(1))
+            _note_opened(observation, path, dir_fd, flags)
     with nullcontext() if observation is None else unobserved():
         return _open(path, flags, mode, dir_fd=dir_fd)
+
+
+def _note_opened(observation: Observation, path: Any, dir_fd: int | None, flags: int) -> None:
+    frame = sys._getframe(2)
+    try:
+        name = absolute(path, dir_fd)
+    except OSError:  # a system without /proc
+        if called_for_user(frame):
+            observation.unseen["a file in an open folder"] = None
+        return
+    opened(observation, (name, None, flags), frame)
 
 
 def _note(path: Any, dir_fd: int | None, note: Callable[[Observation, str, set[str]], None]) -> None:

@@ -24,14 +24,25 @@ _PLACES = {
     *("HOME", "USER", "LOGNAME", "USERNAME", "SHELL", "PATH", "PWD", "OLDPWD", "TMPDIR", "TEMP", "TMP"),
     *("TERM", "COLORTERM", "COLUMNS", "LINES", "LANG", "LANGUAGE", "HOSTNAME", "DISPLAY", "NO_COLOR"),
     *("FORCE_COLOR", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),
+    *("GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES", "PYTEST_CURRENT_TEST"),
 }
-_BEGINNINGS = ("LC_", "XDG_", "SLURM_", "TORCHELASTIC_", "TRAINWRIGHT_", "KUBERNETES_")
+_BEGINNINGS = (
+    "LC_",
+    "OMPI_",
+    "PMI_",
+    "PMIX_",
+    "XDG_",
+    "SLURM_",
+    "TORCHELASTIC_",
+    "TRAINWRIGHT_",
+    "KUBERNETES_",
+)
 _current: Observation | None = None
 
 
 class Findings(NamedTuple):
-    """What one process has noted since it was asked last; see `Observation`."""
+    """News of one process: what it has noted since it was asked last; see `Observation`."""
 
     files: dict[str, str]
     variables: dict[str, str | None]
@@ -177,7 +188,7 @@ class Observation:
     def note_written(self, path: str) -> None:
         """Note that a file or folder is made, changed or removed by this process.
 
-        One that was not there before is no input: the run makes it for itself.
+        One that was not there before, or that nobody has read yet, is no input: the run makes it for itself.
         """
         if path in self._written or self.files.get(path) == MISSING:
             self.files.pop(path, None)
