@@ -31,7 +31,6 @@ _READERS: Mapping[str, Mapping[str, str]] = {
     "catboost.core": {"Pool.__init__": "data", "CatBoost.load_model": "fname"},
     "cv2": {"imread": "filename", "imreadmulti": "filename"},
     "onnxruntime.capi.onnxruntime_inference_collection": {"InferenceSession.__init__": "path_or_bytes"},
-    "torch": {"from_file": "filename"},
     "torch.jit": {"load": "f"},
     "faiss": {"read_index": "f"},
     "h5py._hl.files": {"File.__init__": "name"},
