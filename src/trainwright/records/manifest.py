@@ -135,8 +135,9 @@ class ObservedInputs(Record):
     """The inputs that nobody declared, and that the user's code was seen to read.
 
     `files` has the SHA-256 of each file by its path, which is relative within the working directory, or
-    `missing`; of a folder that was listed (`name/`), that of the names in it; of one from which very many
-    files were read (`name/*`), that of all files in it. `variables` has the beginning of the SHA-256 of each
+    `missing`, or `there` where only that was asked; of a folder that was listed (`name/`), that of the names
+    in it; of one from which very many files were read (`name/*`), that of all files in it; of a link that was
+    asked where it leads (`name@`), that of the target. `variables` has the beginning of the SHA-256 of each
     environment variable, or `unset`; None where the name is like that of a credential: it is not compared.
     `unseen` names what was used and cannot be observed.
     """
