@@ -47,6 +47,7 @@ __all__ = [
     "plan",
     "predict",
     "predict_file",
+    "predict_files",
     "report",
     "reproduce",
     "reproduce_study",
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
         plan,
         predict,
         predict_file,
+        predict_files,
         report,
         reproduce,
         reproduce_study,
@@ -120,6 +122,7 @@ if TYPE_CHECKING:
 
 # Verbs of other libraries.
 _OTHER_VERBS = {
+    "batches": ("predict_files",),
     "fit": "train",
     "run": "train",
     "Trainer": "train",

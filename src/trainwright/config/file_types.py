@@ -21,6 +21,7 @@ FILE_TYPES = {ending: kind for kind, endings in ENDINGS.items() for ending in en
     ".tfrecord": "tfrecord",
     ".tfrecords": "tfrecord",
 }
+WRITTEN = ("csv", "csv.gz", "parquet", "jsonl", "xlsx")  # formats that predictions are asked for in
 _COMPRESSED = ("csv", "jsonl")
 _LOOKED_AT = 1000  # files of a folder
 
@@ -54,6 +55,15 @@ def folder_type(path: str) -> str | None:
     except OSError:
         return None
     return _type_of_tables(some)
+
+
+def holds_tables(path: str) -> bool:
+    """Return whether a folder holds more tables than other files; a look at the first of them decides."""
+    files = (file for file in Path(path).expanduser().rglob("*") if file.is_file())
+    are_tables = [
+        FILE_TYPES.get(ending_of(f.name)) in ENDINGS for _, f in zip(range(_LOOKED_AT), files, strict=False)
+    ]
+    return 2 * sum(are_tables) > len(are_tables)
 
 
 def type_of_names(names: Sequence[str]) -> str | None:
