@@ -168,7 +168,7 @@ class _Batch:
     ) -> None:
         self._files = files
         self._record = record
-        self._stops = on_error == "stop"
+        self._on_error = on_error
         self._watch = watch
         self._errors: dict[str, str] = {}
         self._made: dict[BatchFile, Mapping[str, Any]] = {}
@@ -180,7 +180,9 @@ class _Batch:
         self._kept = len(self._made)
         self.waiting = deque(one for one in files if one not in self._made)
         self._bytes = {one: _size(one.source) for one in self.waiting}
-        self._rows: dict[BatchFile, int] = {}
+        self._left = self._all = sum(self._bytes.values())
+        self._rows = 0  # of files that this call has finished
+        self._started: dict[BatchFile, int] = {}  # the same of those in work
         self._began = time.monotonic()
 
     def hear(self, one: BatchFile, event: Event) -> None:
@@ -191,25 +193,27 @@ class _Batch:
         """
         if "fault" in event:
             raise (InputError if event["is_input"] else TrainwrightError)(event["fault"])
+        if "rows" not in event:
+            self._left -= self._bytes[one]
+            self._started.pop(one, None)
         if "error" in event:
-            if self._stops:
+            if self._on_error == "stop":
                 raise DataError(event["error"])
             self._errors[one.source] = event["error"]
             log.warning("not predicted: %s", event["error"])
         elif "made" in event:
             self._record.add(one, event["made"])
             self._made[one] = event["made"]
-            self._rows[one] = event["made"]["rows"]
+            self._rows += event["made"]["rows"]
         else:
-            self._rows[one] = event["rows"]
+            self._started[one] = event["rows"]
         if self._watch is not None:
             self._watch(self._progress())
 
     def _progress(self) -> BatchProgress:
-        seconds, rows = time.monotonic() - self._began, sum(self._rows.values())
-        left = {one: size for one, size in self._bytes.items() if one not in self._made}
-        done = sum(self._bytes.values()) - sum(left.values())
-        remaining = seconds / done * sum(left.values()) if done else None
+        seconds, rows = time.monotonic() - self._began, self._rows + sum(self._started.values())
+        done = self._all - self._left
+        remaining = seconds / done * self._left if done else None
         return BatchProgress(len(self._made), len(self._files), rows, rows / max(seconds, 1e-9), remaining)
 
     def end(self) -> Batch:
@@ -225,14 +229,11 @@ class _Batch:
             "have a value outside the range seen in training": unusual["outside_range"],
             "have a category never seen in training": unusual["never_seen"],
         }
+        read = rows + failed if self._on_error == "skip" else rows
         for what, count in said.items():
             if count:
-                log.warning(
-                    "%s of %s rows %s; the record of the folder has them by file",
-                    f"{count:,}",
-                    f"{rows:,}",
-                    what,
-                )
+                words = f"{count:,} of {read:,} rows {what}"
+                log.warning("%s; %s has their numbers by file", words, self._record.path)
         return Batch(len(self._made), self._kept, rows, failed, unusual, self._errors)
 
 
@@ -333,7 +334,8 @@ def _written(
     tally = predictions.tally
     counts = tally.unusual.to_json()
     unusual = {key: counts[key] for key in ("outside_range", "never_seen")}
-    return {"sha256": sha256, "rows": written.rows, "failed": tally.failures.failed, "unusual": unusual}
+    made = {"sha256": sha256, "rows": written.rows, "failed": tally.failures.failed, "unusual": unusual}
+    return {**made, "first_failed": tally.failures.first} if tally.failures.failed else made
 
 
 def _sha256(source: str) -> str:

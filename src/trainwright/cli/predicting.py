@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.run_argument
-@click.argument("words", nargs=-1, required=True, metavar="FILE... [distributed.KEY=VALUE]...")
+@click.argument("words", nargs=-1, metavar="FILE... [distributed.KEY=VALUE]...")
 @click.option(
     "-o",
     "--output",
@@ -115,7 +115,7 @@ def predict(
     overrides = [word for word in words if options.is_override(word)]
     files = [word for word in words if word not in overrides]
     if not files:
-        raise click.UsageError("Missing argument 'FILE...'.")
+        raise click.UsageError("Missing argument 'FILE'.")
     if _is_batch(files, output):
         if overrides:
             raise click.UsageError(f"{overrides[0]}: several files are predicted by --processes N")

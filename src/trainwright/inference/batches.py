@@ -155,6 +155,11 @@ class BatchRecord:
         self._file = file
         self._entries = {entry["output"]: entry for entry in entries}
 
+    @property
+    def path(self) -> Path:
+        """The path of the record."""
+        return self._folder / RECORD
+
     def finished(self, one: BatchFile) -> Mapping[str, Any] | None:
         """Return the record of a file whose predictions are there; its input may have changed since."""
         entry = self._entries.get(one.output)

@@ -1,8 +1,8 @@
 """Fast features of a few rows that hold what the training rows held, such as those of a request.
 
 To read, check and encode column by column costs about 30 microseconds for each of them, whatever the number
-of rows. Where every cell is an ordinary number or a known category, all of that has one possible result: it is
-computed here from all columns at once. Rows with anything else are left to `TabularPreparation`.
+of rows. Where every cell is an ordinary number or a known category, all of that has one possible result: here
+it is computed from all columns at once. Rows with anything else are left to `TabularPreparation`.
 """
 
 from __future__ import annotations
