@@ -90,6 +90,7 @@ def test_what_was_not_predicted_is_the_exit_code(predict: Command, folder: Path)
             "several files are predicted by --processes N",
         ),
         (["data/*.csv", "-o", "out"], "there is no file of this pattern"),
+        (["data", "-o", "out", "--to", "orc"], "written as csv, csv.gz, parquet, jsonl, xlsx"),
         (["data", "-o", "data/out"], "choose one outside of them"),
     ],
 )

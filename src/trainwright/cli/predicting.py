@@ -13,11 +13,8 @@ import click
 
 import trainwright
 from trainwright.api.documents import json_document
-from trainwright.callbacks.progress import LINE_SECONDS, hours, line
 from trainwright.cli import options
 from trainwright.cli.output import say_data, show
-from trainwright.config.file_types import ENDINGS, WRITTEN, file_type, holds_tables
-from trainwright.datasets.samples.files import is_pattern
 from trainwright.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,8 +33,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--to",
-    type=click.Choice(WRITTEN),
-    help="The format of the predictions in a folder.  [default: that of each FILE]",
+    metavar="FORMAT",
+    help="The format of the predictions in a folder: csv, csv.gz, parquet, jsonl or xlsx.  [default: that of "
+    "each FILE]",
 )
 @click.option(
     "--processes",
@@ -135,6 +133,9 @@ def _is_batch(files: list[str], output: str | None) -> bool:
     Raises:
         UsageError: There is no folder for them.
     """
+    from trainwright.config.file_types import ENDINGS, file_type, holds_tables
+    from trainwright.datasets.samples.files import is_pattern
+
     if output is None or not (output.endswith("/") or Path(output).is_dir() or not Path(output).suffix):
         if len(files) > 1:
             raise click.UsageError(
@@ -203,6 +204,8 @@ class _Shown:
 
     def __call__(self, now: BatchProgress) -> None:
         """Show the progress, at most once a second, and where the last file is finished."""
+        from trainwright.callbacks.progress import LINE_SECONDS, hours, line
+
         if time.monotonic() < self._next and now.files < now.total:
             return
         self._next = time.monotonic() + LINE_SECONDS

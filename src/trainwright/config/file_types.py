@@ -21,7 +21,6 @@ FILE_TYPES = {ending: kind for kind, endings in ENDINGS.items() for ending in en
     ".tfrecord": "tfrecord",
     ".tfrecords": "tfrecord",
 }
-WRITTEN = ("csv", "csv.gz", "parquet", "jsonl", "xlsx")  # formats that predictions are asked for in
 _COMPRESSED = ("csv", "jsonl")
 _LOOKED_AT = 1000  # files of a folder
 

@@ -12,12 +12,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, NamedTuple
 
-from trainwright.config.file_types import COMPRESSIONS, ENDINGS, FILE_TYPES, WRITTEN, ending_of
+from trainwright.config.file_types import COMPRESSIONS, ENDINGS, FILE_TYPES, ending_of
 from trainwright.datasets.samples.files import files_below, files_matching, is_pattern, is_url
 from trainwright.errors import DataError, InputError, RunLockedError
 from trainwright.safe_files import fsync_folder, make_folders, open_regular, usable_path
 
 RECORD = ".trainwright-predict.jsonl"
+FORMATS = ("csv", "csv.gz", "parquet", "jsonl", "xlsx")  # that predictions are asked for in
 _FORMAT = 1  # of the record
 _TABLES = (*ENDINGS, "npz")
 _WRITTEN = {
@@ -53,14 +54,14 @@ def batch_files(given: Sequence[str], output: Path, form: str | None) -> list[Ba
     Args:
         given: Files, folders and patterns; or URLs of them.
         output: The folder of the predictions.
-        form: Their format, one of `WRITTEN`; None for that of each file.
+        form: Their format, one of `FORMATS`; None for that of each file.
 
     Raises:
         DataError: A folder or a pattern stands for no file.
         InputError: Two files would have one output, or the outputs would be among the inputs.
     """
-    if form is not None and form not in WRITTEN:
-        raise InputError(f"format {form!r} given; predictions are written as {', '.join(WRITTEN)}")
+    if form is not None and form not in FORMATS:
+        raise InputError(f"format {form!r} given; predictions are written as {', '.join(FORMATS)}")
     found, roots = dict[str, None](), list[PurePath]()
     for one in given:
         names, root = _expanded(one)
