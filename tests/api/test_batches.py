@@ -237,7 +237,7 @@ def test_a_file_that_cannot_be_read_stops_no_other(
     batch = trainwright.predict_files(run, data, tmp_path / "out")
     assert (batch.files, batch.rows, batch.failed) == (5, 160, 1)
     assert [*batch.errors] == [str(data / "b" / "bad.parquet")]
-    assert "1 of 160 rows cannot be predicted" in caplog.text
+    assert "1 of 160 rows without a prediction; " in caplog.text
     with pytest.raises(DataError, match=r"bad\.parquet"):
         trainwright.predict_files(run, data, tmp_path / "stop", on_error="stop")
     assert list(contents(tmp_path / "stop")) == ["a/one.parquet"]  # before it

@@ -225,9 +225,9 @@ class _Batch:
             for key in ("outside_range", "never_seen")
         }
         said = {
-            "cannot be predicted": failed,
-            "have a value outside the range seen in training": unusual["outside_range"],
-            "have a category never seen in training": unusual["never_seen"],
+            "without a prediction": failed,
+            "with a value outside the range seen in training": unusual["outside_range"],
+            "with a category never seen in training": unusual["never_seen"],
         }
         read = rows + failed if self._on_error == "skip" else rows
         for what, count in said.items():

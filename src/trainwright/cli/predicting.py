@@ -144,7 +144,7 @@ def _is_batch(files: list[str], output: str | None) -> bool:
             )
         return False
     (file, *others) = files
-    return bool(others) or is_pattern(file) or file_type(file) in ENDINGS or holds_tables(file)
+    return bool(others) or is_pattern(file) or file_type(file) in (*ENDINGS, "text") or holds_tables(file)
 
 
 def _predict_file(run: str, file: str, output: Path, force: bool, as_json: bool, **how: Any) -> int:
