@@ -49,6 +49,7 @@ __all__ = [
     "plan",
     "predict",
     "predict_file",
+    "predict_files",
     "reference",
     "report",
     "reproduce",
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
         plan,
         predict,
         predict_file,
+        predict_files,
         reference,
         report,
         reproduce,
@@ -126,6 +128,7 @@ if TYPE_CHECKING:
 
 # Verbs of other libraries.
 _OTHER_VERBS = {
+    "batches": ("predict_files",),
     "fit": "train",
     "run": "train",
     "Trainer": "train",

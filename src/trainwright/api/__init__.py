@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from trainwright.api.batches import predict_files
     from trainwright.api.certificates import verify_certificate
     from trainwright.api.checking import check_data
     from trainwright.api.compressing import compress
@@ -76,6 +77,7 @@ __all__ = [
     "predict",
     "predict_chunks",
     "predict_file",
+    "predict_files",
     "reference",
     "report",
     "reproduce",
@@ -98,6 +100,7 @@ __all__ = [
 
 # A verb's module is imported when the verb is first used: a list of runs needs nothing that trains.
 _VERBS = {
+    "batches": ("predict_files",),
     "certificates": ("verify_certificate",),
     "checking": ("check_data",),
     "compressing": ("compress",),

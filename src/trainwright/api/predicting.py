@@ -81,7 +81,7 @@ def predict(
         DataError: The file cannot be read, or lacks a column of the training data.
         CheckpointError: A file that predictions depend on is damaged.
     """
-    options = _Options(keep, threshold, proba, interval, on_error, params)
+    options = Options(keep, threshold, proba, interval, on_error, params)
     found = find(run, runs_dir, has_model)
     data = local_path(data, versions_folder(found, runs_dir))
     how = found, options, model, trust
@@ -137,7 +137,7 @@ def predict_file(
     from trainwright.inference.written_tables import is_csv
 
     output = usable_path(output)
-    options = _Options(keep, threshold, proba, interval, on_error, params, as_written=is_csv(output))
+    options = Options(keep, threshold, proba, interval, on_error, params, as_written=is_csv(output))
     found = find(run, runs_dir, has_model)
     data = local_path(data, versions_folder(found, runs_dir))
     how = found, options, model, trust
@@ -169,7 +169,7 @@ def predict_chunks(
     Raises:
         InputError: As in `predict`; or the predictions are masks, which no row of a table holds.
     """
-    options = _Options(keep, threshold, proba, interval, on_error, params, as_written=True, restarts=False)
+    options = Options(keep, threshold, proba, interval, on_error, params, as_written=True, restarts=False)
     found = find(run, runs_dir, has_model)
     data = local_path(data, versions_folder(found, runs_dir))
     how = found, options, None, trust
@@ -220,8 +220,8 @@ def generate(
 # --- the same in each of the processes that share a model out
 
 
-def _predict(members: Members, how: _How, data: Path | str) -> Any:
-    predictions = _predicted(members, how)
+def _predict(members: Members, how: How, data: Path | str) -> Any:
+    predictions = predictions_of(members, how)
     if not isinstance(data, str | Path):
         raise InputError(
             f"predict reads a file, not a {type(data).__name__}; for rows in memory: "
@@ -235,12 +235,12 @@ def _predict(members: Members, how: _How, data: Path | str) -> Any:
     return pd.concat(frames, ignore_index=True)
 
 
-def _predict_file(members: Members, how: _How, data: Path | str, output: Path) -> Written | None:
+def _predict_file(members: Members, how: How, data: Path | str, output: Path) -> Written | None:
     """Write the predictions in the main process; the others only take their part in them."""
     from trainwright.inference.mask_files import write_masks
     from trainwright.inference.written_tables import write_predictions
 
-    predictions = _predicted(members, how)
+    predictions = predictions_of(members, how)
     if not members.world.is_main:
         predictions.written(data, lambda frames: deque(frames, maxlen=0))
         return None
@@ -251,8 +251,8 @@ def _predict_file(members: Members, how: _How, data: Path | str, output: Path) -
     return written._replace(failed=tally.failures.failed, unusual=tally.unusual.to_json())
 
 
-def _chunks(members: Members, how: _How, data: Path | str) -> Iterator[Any]:
-    predictions = _predicted(members, how)
+def _chunks(members: Members, how: How, data: Path | str) -> Iterator[Any]:
+    predictions = predictions_of(members, how)
     if predictions.predictor.gives_masks:
         raise InputError(
             "the predictions are masks, which do not fit into a table: write them to a folder (--output "
@@ -261,7 +261,7 @@ def _chunks(members: Members, how: _How, data: Path | str) -> Iterator[Any]:
     yield from predictions.frames(data)
 
 
-def _listed_chunks(members: Members, how: _How, data: Path | str) -> list[Any]:
+def _listed_chunks(members: Members, how: How, data: Path | str) -> list[Any]:
     return list(_chunks(members, how, data))
 
 
@@ -272,7 +272,7 @@ def _generate(
     return predictor.generate(prompt, max_tokens, **how)
 
 
-class _Options(NamedTuple):
+class Options(NamedTuple):
     """The options of predictions; see `predict`."""
 
     keep: Sequence[str]
@@ -285,16 +285,17 @@ class _Options(NamedTuple):
     restarts: bool = True
 
 
-_How: TypeAlias = "tuple[RunDir, _Options, Any, bool]"  # the run, the model object, and whether it is trusted
+How: TypeAlias = "tuple[RunDir, Options, Any, bool]"  # the run, the model object, and whether it is trusted
 
 
-class _Predictions:
+class Predictions:
     """A model, and the columns of its predictions that are wanted; `tally` is of the last file."""
 
     def __init__(self, predictor: Predictor, columns: PredictionColumns, as_written: bool) -> None:
         self.predictor = predictor
         self._columns = columns
-        self._as_written = as_written
+        self.as_written = as_written
+        self.warns = True  # of rows that cannot be predicted, or are unusual
         self.tally = self._new_tally()
 
     def _new_tally(self) -> Tally:
@@ -309,8 +310,9 @@ class _Predictions:
 
         self.tally = self._new_tally()
         columns = replace(self._columns, with_error=self._columns.with_error or with_error)
-        yield from predicted_chunks(self.predictor, data, columns, self.tally, as_written=self._as_written)
-        self.tally.say()
+        yield from predicted_chunks(self.predictor, data, columns, self.tally, as_written=self.as_written)
+        if self.warns:
+            self.tally.say()
 
     def written(self, data: Path | str, write: Callable[[Iterator[Any]], T]) -> T:
         """Return what a function makes of the predictions; again, if the first error comes late."""
@@ -322,7 +324,8 @@ class _Predictions:
             return write(self.frames(data, with_error=True))
 
 
-def _predicted(members: Members, how: _How) -> _Predictions:
+def predictions_of(members: Members, how: How) -> Predictions:
+    """Open the model of a run, and check the options of its predictions."""
     from trainwright.inference.bad_rows import check_on_error
     from trainwright.inference.file_predictions import PredictionColumns
 
@@ -346,4 +349,4 @@ def _predicted(members: Members, how: _How) -> _Predictions:
         with_error=options.on_error == "null",
         restarts=options.restarts,
     )
-    return _Predictions(predictor, columns, options.as_written)
+    return Predictions(predictor, columns, options.as_written)

@@ -223,7 +223,7 @@ class _Bar(Progress):
             yield f"loss {number(self._metrics['train_loss'])}"
         if "samples_per_second" in self._metrics:
             yield f"{self._metrics['samples_per_second']:,.0f} samples/s"
-        yield f"{_hours(self._clock.seconds_left(self._step))} left"
+        yield f"{hours(self._clock.seconds_left(self._step))} left"
 
 
 def _title(run: RunView) -> str:
@@ -332,7 +332,8 @@ class NotebookProgress(_Bar):
         self._width, self._next = len(text), time.monotonic() + NOTEBOOK_SECONDS
 
 
-def _hours(seconds: float) -> str:
+def hours(seconds: float) -> str:
+    """Return a time in hours, minutes and seconds."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

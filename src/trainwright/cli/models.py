@@ -1,8 +1,7 @@
-"""`evaluate`, `predict`, `explain`, `export`, `report`: the commands that use a trained model."""
+"""`evaluate`, `explain`, `report`: commands that use a trained model."""
 
 from __future__ import annotations
 
-import csv
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 import click
 
 import trainwright
-from trainwright.api.documents import json_document
 from trainwright.cli import options
 from trainwright.cli.errors import to_stderr
-from trainwright.cli.output import say_data, show, table
-from trainwright.errors import InputError
+from trainwright.cli.output import show, table
 
 log = logging.getLogger("trainwright")
 
@@ -103,130 +100,6 @@ def evaluate(
 
 @click.command()
 @options.run_argument
-@click.argument("file")
-@options.mesh
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="A .csv, .csv.gz, .parquet, .jsonl or .xlsx file; for masks a folder, which gets a PNG file for "
-    "each image.  [default: CSV to stdout]",
-)
-@click.option(
-    "--keep",
-    metavar="COLUMNS",
-    help="Columns of FILE to carry over, separated by commas: --keep id,name; may be given several times.",
-    multiple=True,
-)
-@click.option(
-    "--threshold",
-    type=click.FloatRange(0, 1),
-    help="Predict the positive one of two classes, or a label, where its probability is at least this.  "
-    "[default: the most probable class]",
-)
-@click.option(
-    "--proba/--no-proba",
-    default=None,
-    help="Write the probabilities of the classes, or leave them out.  [default: write them, where there "
-    "are any]",
-)
-@click.option(
-    "--interval",
-    metavar="LEVEL",
-    type=float,
-    help="Add the ends of prediction intervals of this level, such as 0.9; they are calibrated on the run's "
-    "validation rows.",
-)
-@click.option(
-    "--on-error",
-    type=click.Choice(["null", "skip", "stop"]),
-    help="What becomes of a row that cannot be read, such as one with text in a column of numbers: null: its "
-    "prediction is empty, and a column `error` says why; skip: it is left out; stop: it ends the command.  "
-    "[default: null, with the column only if there is such a row]",
-)
-@options.reading
-@click.option("--force", is_flag=True, help="Replace the output if it exists.")
-@options.trust
-@options.runs_dir
-@options.as_json
-def predict(
-    run: str,
-    file: str,
-    output: Path | None,
-    keep: tuple[str, ...],
-    force: bool,
-    as_json: bool,
-    **how: Any,
-) -> int:
-    """Predict for the rows of FILE.
-
-    FILE is a table: CSV (also .gz, .bz2, .xz or .zst), Parquet, JSON Lines, Excel or npz, or a folder or a
-    quoted pattern of such files, or a version of data (churn@v3). It is read as the training data were. A
-    language model says how well it predicts a text FILE. A model of images also takes an image, or a folder
-    of images.
-
-    The rows are read, and predictions written, chunk by chunk: FILE may be larger than memory.
-
-    Several processes can share the model out: `trainwright predict RUN FILE -o OUTPUT distributed.nproc=2
-    distributed.strategy=fsdp`. Without -o, all predictions are then in memory at the end.
-    """
-    names = next(csv.reader([",".join(keep)]), [])
-    if output is None:
-        return _print_predictions(run, file, as_json, keep=names, **how)
-    _refuse_output(output, force)
-    from trainwright.api.results import changed_code, changed_files
-    from trainwright.records.listing import has_model
-    from trainwright.runs.lookup import find
-
-    found = find(run, how["runs_dir"], has_model)
-    written = trainwright.predict_file(run, file, output, keep=names, **how)
-    changed = sorted(changed_code(found))
-    show(
-        {
-            "rows": written.rows,
-            "columns": list(written.columns),
-            "output": str(output),
-            "failed": written.failed,
-            "unusual": written.unusual,
-            "changed_code": changed,
-            "changed_files": changed_files(found),
-        },
-        [f"{written.rows} predictions: {output}"],
-        as_json,
-    )
-    return _code(written.rows, written.failed, how["on_error"])
-
-
-def _code(rows: int, failed: int, on_error: str | None) -> int:
-    """Return the exit code: 1 if no row could be predicted."""
-    return int(failed > 0 and rows == (0 if on_error == "skip" else failed))
-
-
-def _print_predictions(run: str, file: str, as_json: bool, **how: Any) -> int:
-    """Print predictions as CSV chunk by chunk, or as one JSON document; return the exit code."""
-    if as_json:
-        frame = trainwright.predict(run, file, **how)
-        say_data(json_document(frame.to_dict(orient="records")))
-        return _code(len(frame), _failed(frame, how["on_error"]), how["on_error"])
-    from trainwright.api import predict_chunks
-    from trainwright.inference.written_tables import csv_text
-
-    rows = failed = 0
-    for number, frame in enumerate(predict_chunks(run, file, **how)):
-        say_data(csv_text(frame, header=number == 0).rstrip("\n"))
-        rows, failed = rows + len(frame), failed + _failed(frame, how["on_error"])
-    return _code(rows, failed, how["on_error"])
-
-
-def _failed(frame: Any, on_error: str | None) -> int:
-    """Return the number of rows without a prediction; of those that are left out, whether no row is left."""
-    if on_error == "skip":
-        return int(not len(frame))
-    return int(frame["error"].notna().sum()) if on_error != "stop" and "error" in frame else 0
-
-
-@click.command()
-@options.run_argument
 @options.trust
 @options.runs_dir
 @options.as_json
@@ -295,27 +168,3 @@ def report(
         lines += [f"  note: {one.otherwise}"] if one.otherwise else []
         lines += [f"  expect: {one.expected.words}"] if one.expected else []
         to_stderr("\n".join(lines))
-
-
-def _refuse_output(output: Path, force: bool) -> None:
-    """Refuse an output that cannot be written before the work begins; masks take the place of older ones."""
-    if not output.suffix:  # a folder, which only masks need
-        if output.exists() and not (output.is_dir() and (force or not any(output.iterdir()))):
-            raise click.BadParameter(
-                f"{output} already exists and is not an empty folder: choose another name, or write into it "
-                "with --force",
-                param_hint="-o",
-            )
-        return
-    from trainwright.inference.written_tables import check_output
-
-    try:
-        check_output(output)
-    except InputError as error:
-        raise click.BadParameter(str(error), param_hint="-o") from None
-    if not output.absolute().parent.is_dir():
-        raise click.BadParameter(f"{output}: there is no folder {output.parent}", param_hint="-o")
-    if output.exists() and not force:
-        raise click.BadParameter(
-            f"{output} already exists: choose another name, or replace it with --force", param_hint="-o"
-        )

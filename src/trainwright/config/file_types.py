@@ -56,6 +56,15 @@ def folder_type(path: str) -> str | None:
     return _type_of_tables(some)
 
 
+def holds_tables(path: str) -> bool:
+    """Return whether a folder holds more tables than other files; a look at the first of them decides."""
+    files = (file for file in Path(path).expanduser().rglob("*") if file.is_file())
+    are_tables = [
+        FILE_TYPES.get(ending_of(f.name)) in ENDINGS for _, f in zip(range(_LOOKED_AT), files, strict=False)
+    ]
+    return 2 * sum(are_tables) > len(are_tables)
+
+
 def type_of_names(names: Sequence[str]) -> str | None:
     """Return the `data.type` of files by their paths: of the one file, or of the tables in a folder."""
     if len(names) == 1 and (kind := FILE_TYPES.get(ending_of(names[0]))) is not None:

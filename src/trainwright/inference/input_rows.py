@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.arrays import is_frame
 from trainwright.datasets.tables import table as tables
+from trainwright.datasets.tables.clean_rows import CleanRows
 from trainwright.datasets.tables.feature_steps import FeatureSteps
 from trainwright.datasets.tables.pairs import as_numpy, column_names
 from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation
@@ -177,7 +178,9 @@ class InputRows:
             InputError: One is missing, or has another shape.
         """
         if self.preparation is not None:
-            given = self.prepared(self.named(rows) if self.preparation.has_columns else rows)
+            given = self._clean_features(rows)
+            if given is None:
+                given = self.prepared(self.named(rows) if self.preparation.has_columns else rows)
         elif isinstance(rows, Mapping):
             given = {str(name): np.asarray(array) for name, array in rows.items()}
         else:
@@ -195,6 +198,17 @@ class InputRows:
         others = {name: spec for name, spec in self.info.inputs.items() if name not in self.specs}
         # What only the loss reads may hold anything.
         return inputs | {name: np.zeros((count, *spec.shape), spec.dtype) for name, spec in others.items()}
+
+    def _clean_features(self, rows: Any) -> dict[str, Array] | None:
+        features = None if self._clean is None else self._clean.features(rows)
+        return None if features is None else {FEATURES: features}
+
+    @cached_property
+    def _clean(self) -> CleanRows | None:
+        """The fast way to features; it is taken for rows that `prepared` would have no remark on."""
+        data = self.data
+        takes_all = data is None or data.features is not None
+        return CleanRows.of(self.preparation, None if takes_all else self._unused_columns(Table({})))
 
     def _as_trained(self, name: str, array: Array) -> Array:
         """Return an array in the dtype that the model was trained on.

@@ -12,6 +12,7 @@ import numpy as np
 
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import ArraySplit, Split
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.errors import InputError, ModelError, TrainingError, TrainwrightError
 from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainwright.frameworks.sklearn import storage
@@ -72,7 +73,7 @@ class EstimatorModel(Model):
         A forest predicts all rows at once, so that a learner can reuse its earlier sums. So does a pipeline,
         whose outputs then have the bits of one call.
         """
-        in_frame = isinstance(split, ArraySplit) and is_frame(split.arrays[FEATURES])
+        in_frame = isinstance(split, Arrays | ArraySplit) and is_frame(split.arrays[FEATURES])
         at_once = is_forest(estimator) or in_frame
         size = len(split) if at_once else self.rows_together
         for ids in row_ranges(len(split), size):

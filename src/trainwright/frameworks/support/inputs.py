@@ -6,6 +6,7 @@ import numpy as np
 
 from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import ArraySplit, Split
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.errors import ModelError
 from trainwright.frameworks.base import LearnerInputs, ModelInputs
 from trainwright.order import PREDICT, KeyedPermutation, stream_seed
@@ -39,7 +40,7 @@ def prediction_batch_size(config: RunConfig) -> int:
 
 def arrays_of(split: Split, ids: Ids | None = None) -> Batch:
     """Return some rows of a split, or all of them: its own arrays where it has these in memory."""
-    if ids is None and isinstance(split, ArraySplit):
+    if ids is None and isinstance(split, Arrays | ArraySplit):
         return split.arrays
     return split.take(np.arange(len(split), dtype=np.int64) if ids is None else ids)
 

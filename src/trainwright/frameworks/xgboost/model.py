@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainwright.datasets.base import ArraySplit, Split
+from trainwright.datasets.samples.arrays import Arrays
 from trainwright.errors import ModelError, TrainingError
 from trainwright.frameworks.base import WEIGHTS_FILE, Model, ModelInputs
 from trainwright.frameworks.boosting.estimators import check_estimator
@@ -66,7 +67,7 @@ class XgboostModel(Model):
         with translated("a prediction failed", TrainingError):
             matrix, targets = self._rows_of(split)
             outputs = self._outputs(matrix)
-            weights = split.arrays.get(WEIGHT) if isinstance(split, ArraySplit) else None
+            weights = split.arrays.get(WEIGHT) if isinstance(split, Arrays | ArraySplit) else None
             loss = self.mean_loss(matrix) * (len(split) if weights is None else float(weights.sum()))
         yield Predictions(np.arange(len(split), dtype=np.int64), outputs, targets, loss, weights=weights)
 

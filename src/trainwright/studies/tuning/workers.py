@@ -224,7 +224,7 @@ class WorkerProcess:
 
     @staticmethod
     def start(
-        command: Literal["do-stints", "serve-stints"],
+        command: Literal["do-stints", "serve-stints", "predict-files"],
         log_level: int,
         *,
         stdout: int = subprocess.DEVNULL,
@@ -279,6 +279,11 @@ class WorkerProcess:
         self._text = rest
         message: dict[str, Any] = json.loads(line)
         return message
+
+    @property
+    def has_read(self) -> bool:
+        """True if the next message was read together with the last one, so that no `select` tells of it."""
+        return b"\n" in self._text
 
     def read_whole(self) -> dict[str, Any]:
         """Wait for the next message, and return it; empty: the process has died."""
