@@ -167,10 +167,11 @@ def test_a_corrupt_row_of_a_parquet_shard_is_named_or_left_out(
 
 
 MODULE = """
-import os
 from pathlib import Path
 
 import numpy as np
+
+from trainwright.process.observation.unobserved import unobserved
 
 
 class Some:
@@ -183,8 +184,9 @@ class Some:
         return 60
 
     def __getitem__(self, i):
-        # A question that is not seen: a disk that mends is no input.
-        if i in self.broken and not os.access(Path(__file__).with_name("repaired"), os.F_OK):
+        with unobserved():  # a disk that mends is no input
+            is_repaired = Path(__file__).with_name("repaired").exists()
+        if i in self.broken and not is_repaired:
             raise ValueError("broken")
         return np.array([i % 7, i % 2], np.float32), i % 2
 
