@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
@@ -255,13 +256,26 @@ def _tidy_objects(values: Array, name: str, source: str) -> Array:
     if words == {"a boolean"} and not absent.any():
         return values.astype(bool)
     if words <= {"a number", "a boolean"} and words:
-        return _filled(values, absent, float("nan")).astype(np.float64)
+        return _as_float64(_filled(values, absent, float("nan")), f"{source}: column {name!r}")
     if words == {"a time"}:
         return np.array(
             [None if lost else _naive(value) for value, lost in zip(values, absent, strict=True)],
             "datetime64[us]",
         )
     return _filled(values, absent, None)
+
+
+def _as_float64(numbers: Array, where: str) -> Array:
+    """Return Python's numbers (rows,) as float64.
+
+    Raises:
+        DataError: One is too large.
+    """
+    try:
+        return numbers.astype(np.float64)
+    except OverflowError:
+        row = next(i for i, number in enumerate(numbers) if abs(number) > sys.float_info.max)
+        raise DataError(f"{where} is too large for float64 in row {row + 1}; fix this cell") from None
 
 
 def _is_missing(value: Any) -> bool:

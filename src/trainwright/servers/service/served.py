@@ -76,7 +76,7 @@ class ServedModel:
         Where that fails, each is predicted by itself, so that a mistake is said to the one who made it.
         """
         asked: list[Asked] = [job.work for job in jobs]
-        if len(asked) > 1:
+        if asked[0].key is not None:
             try:
                 return self._together(asked)
             except (DataError, InputError, RequestError):
@@ -84,7 +84,7 @@ class ServedModel:
         return [self._alone(one) for one in asked]
 
     def _together(self, asked: Sequence[Asked]) -> Sequence[Answer]:
-        rows = self.form.joined([one.rows.content for one in asked])
+        rows = self.form.quick([one.rows.content for one in asked])
         outputs = self.predictor.outputs(rows)
         bounds = np.cumsum([0, *(one.rows.number for one in asked)])
         if len({one.threshold for one in asked}) == 1:

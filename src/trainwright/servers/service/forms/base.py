@@ -72,6 +72,10 @@ class Form(ABC):
         """Return what the predictor takes, of the contents of some requests."""
         return [one for part in parts for one in part]
 
+    def quick(self, parts: Sequence[Any]) -> Any:
+        """Return the same as the predictor takes it fastest; it may refuse what `joined` makes readable."""
+        return self.joined(parts)
+
     @abstractmethod
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of a body, with an example."""

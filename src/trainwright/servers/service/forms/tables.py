@@ -25,6 +25,7 @@ ARROW = "application/vnd.apache.arrow.stream"
 ARROW_FILE = "application/vnd.apache.arrow.file"
 PARQUET = "application/vnd.apache.parquet"
 Cell = int | float | str | bool | None
+_FEW = 256  # rows
 _MATRIX = re.compile(rb"\s*\[\s*\[")
 
 
@@ -179,6 +180,15 @@ class TableForm(Form):
         """Return the rows of some requests as one table."""
         rows = [row for part in parts for row in part]
         return self._table(dict(zip(self.names, zip(*rows, strict=True), strict=True)))
+
+    def quick(self, parts: Sequence[Any]) -> Any:
+        """Return the rows of some requests as mappings; of many rows a table is faster."""
+        rows = [row for part in parts for row in part]
+        return (
+            [dict(zip(self.names, row, strict=True)) for row in rows]
+            if len(rows) <= _FEW
+            else self.joined(parts)
+        )
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of a body: rows, or columns."""
