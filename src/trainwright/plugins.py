@@ -38,6 +38,7 @@ Kind = Literal[
     "sampler",
     "tuner",
     "exporter",
+    "server",
     "version",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -169,6 +170,9 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "sklearn": BuiltIn("trainwright.exporters.native:SklearnExporter"),
         "skops": BuiltIn("trainwright.exporters.native:SkopsExporter"),
         "torchscript": BuiltIn("trainwright.exporters.torchscript:TorchscriptExporter", "torch"),
+    },
+    "server": {
+        "trainwright": BuiltIn("trainwright.servers.own:OwnServer"),
     },
     "sampler": {
         "cmaes": BuiltIn("trainwright.samplers.optuna:CmaEsSampler", "tuning"),

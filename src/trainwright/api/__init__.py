@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainwright.api.exporting import export
     from trainwright.api.forking import fork
     from trainwright.api.housekeeping import clean, delete, get, list_runs, summaries, sync
+    from trainwright.api.packaging import package
     from trainwright.api.planning import plan
     from trainwright.api.predicting import generate, predict, predict_chunks, predict_file
     from trainwright.api.results import compare, evaluate, explain, load, report
@@ -61,6 +62,7 @@ __all__ = [
     "init",
     "list_runs",
     "load",
+    "package",
     "plan",
     "predict",
     "predict_chunks",
@@ -95,6 +97,7 @@ _VERBS = {
     "exporting": ("export",),
     "forking": ("fork",),
     "housekeeping": ("clean", "delete", "get", "list_runs", "summaries", "sync"),
+    "packaging": ("package",),
     "planning": ("plan",),
     "predicting": ("generate", "predict", "predict_chunks", "predict_file"),
     "results": ("compare", "evaluate", "explain", "load", "report"),

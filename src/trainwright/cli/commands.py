@@ -32,6 +32,7 @@ _MODULES = {
     "explain": "models",
     "export": "exporting",
     "certificate": "certificate",
+    "package": "package",
     "compress": "compress",
     "report": "models",
     "runs": "runs",
