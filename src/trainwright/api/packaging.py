@@ -60,7 +60,7 @@ def package(
 ) -> Packaged:
     """Write a folder that serves a model, with all that it needs.
 
-    It holds the model with its certificate, what the system needs to run it, and a README for who operates it.
+    It holds the model with its certificate, what the system needs to run it, and a README for operators.
     `trainwright package --help` lists the systems; see docs/deploying.md.
 
     Args:
@@ -68,8 +68,8 @@ def package(
             system takes.
         path: The folder to make; an existing one is replaced.
         to: The system that serves it.
-        name: The name of the service: lower-case letters, digits and hyphens, 40 at most; default: that of the
-            run's experiment.
+        name: The name of the service: lower-case letters, digits and hyphens, 40 at most; default: that of
+            the run's experiment.
         replicas: The processes that serve it.
         runs_dir: The folder of the runs.
         trust: As in `load`.
@@ -209,15 +209,15 @@ def _check_predicts(certificate: Certificate, to: str, server: type[Server]) -> 
     if server.predicts and not {"probabilities", "prediction"} & {*outputs}:
         others = [one for one, cls in adapters("server") if not cls.predicts]
         raise InputError(
-            f"this model gives {', '.join(outputs) or 'features'}, which are no predictions of rows, and --to "
-            f"{to} serves these; there is --to {' or '.join(others)}, and `trainwright serve "
+            f"this model gives {', '.join(outputs) or 'features'}, which are no predictions of rows, and "
+            f"--to {to} serves these; there is --to {' or '.join(others)}, and `trainwright serve "
             f"{certificate.run['id']}`"
         )
 
 
 def _name_of(experiment: str) -> str:
     """Return a name for the service of an experiment."""
-    words = re.sub(r"[^a-z0-9]+", "-", experiment.lower()).strip("-0123456789")[:40].strip("-")
+    words = re.sub(r"[^a-z0-9]+", "-", experiment.lower()).lstrip("-0123456789")[:40].rstrip("-")
     return words or "model"
 
 

@@ -49,8 +49,8 @@ def package(
 ) -> None:
     """Write a folder that serves a model: by containers, in Kubernetes, or by a script.
 
-    It stands alone: the model and its certificate, requirements with hashes, a load balancer, monitoring, and a
-    README for who operates it.
+    It stands alone: the model and its certificate, requirements with hashes, a load balancer, monitoring, and
+    a README for operators.
     """
     if output.exists() and not force:
         raise click.BadParameter(

@@ -1,9 +1,9 @@
 """The contract of servers: a system that serves models, and the folder that is laid out for it.
 
 A server (`servers/triton.py` -> `TritonServer`) takes models in some formats of exporters. `api.packaging`
-exports a run in the first of them that holds the model, or takes an artifact that has one of them, and has the
-server write the folder around it. The folder stands alone: it names no path, host or secret of the machine
-that wrote it, and each of its files passes the checks of the tools that are to read it.
+exports a run in the first of them that holds the model, or takes an artifact that has one of them, and has
+the server write the folder around it. The folder stands alone: it names no path, host or secret of the
+machine that wrote it, and each of its files passes the checks of the tools that are to read it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Package:
 
     @property
     def executes_code(self) -> bool:
-        """Whether opening the artifact executes code that it holds."""
+        """True if opening the artifact executes code that it holds."""
         return bool(adapter("exporter", self.certificate.format).executes_code)
 
     @property

@@ -20,7 +20,7 @@ def render(templates: Path, folder: Path, values: dict[str, Any]) -> None:
 
     environment = Environment(
         loader=FileSystemLoader(templates),
-        autoescape=False,  # noqa: S701 - none of them is a page
+        autoescape=False,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -17,7 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import trainwright
 from trainwright.errors import InputError
 from trainwright.records.certificate import Certificate
 
@@ -65,7 +64,7 @@ def write_requirements(folder: Path, certificate: Certificate, extras: Sequence[
     wanted.append(f"trainwright[{','.join(extras)}] @ {wheel.absolute().as_uri()}")
     pins = _resolved(wanted, named)
     lines = [
-        f"# For Python {PYTHON}: python -m pip install --require-hashes --only-binary=:all: -r requirements.txt"
+        f"# Python {PYTHON}: python -m pip install --require-hashes --only-binary=:all: -r requirements.txt"
     ]
     for name, (version, hashes) in sorted(pins.items(), key=lambda one: one[0].lower()):
         what = f"./wheels/{wheel.name}" if name == "trainwright" else f"{name}=={version}"
@@ -144,7 +143,7 @@ def write_wheel(folder: Path) -> Path:
         raise InputError(
             "a package holds Trainwright as a wheel, which needs its metadata: install it (pip install .)"
         ) from None
-    root = Path(trainwright.__file__).parent
+    root = Path(__file__).parents[1]
     about = f"trainwright-{known.version}.dist-info"
     files = {
         path.relative_to(root.parent).as_posix(): path.read_bytes()

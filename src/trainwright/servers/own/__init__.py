@@ -122,7 +122,7 @@ def alert_rules(service: str) -> str:
         ),
         (
             "SeveralModels",
-            f"count(count by (run) (trainwright_model_info{{{replicas}}})) > 1",
+            f'count(count by (run) (trainwright_model_info{{{replicas}, role="main"}} == 1)) > 1',
             "15m",
             "replicas answer with different models",
         ),
