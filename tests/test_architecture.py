@@ -117,7 +117,7 @@ NAMING_FRAMEWORKS = {
     "exporters.mar": "a format of one framework",
     "exporters.litert": "a format of one framework",
     "testing": "knows the settings that libraries have in a process",
-    "servers.own": "a table of libraries of the system that wheels need",
+    "servers.rendering": "a table of libraries of the system that wheels need",
     "runs.environment": "the names under which packages are distributed",
 }
 TORCH = "frameworks/torch/step.py"

@@ -172,7 +172,12 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "torchscript": BuiltIn("trainwright.exporters.torchscript:TorchscriptExporter", "torch"),
     },
     "server": {
+        "bentoml": BuiltIn("trainwright.servers.bentoml:BentomlServer"),
+        "mlserver": BuiltIn("trainwright.servers.mlserver:MlserverServer"),
+        "torchserve": BuiltIn("trainwright.servers.torchserve:TorchserveServer"),
         "trainwright": BuiltIn("trainwright.servers.own:OwnServer"),
+        "triton": BuiltIn("trainwright.servers.triton:TritonServer", "onnx"),
+        "vllm": BuiltIn("trainwright.servers.vllm:VllmServer"),
     },
     "sampler": {
         "cmaes": BuiltIn("trainwright.samplers.optuna:CmaEsSampler", "tuning"),

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from trainwright.plugins import adapter
 from trainwright.records.certificate import Certificate
@@ -64,10 +64,12 @@ class Package:
         shutil.copytree(self.artifact.parent, target)
         return target / self.artifact.name
 
-    def columns(self, output: str) -> Sequence[Any]:
-        """Return the columns of an output of the artifact; empty: it has no such output."""
-        found: Sequence[Mapping[str, Any]] = self.certificate.outputs
-        return next((one["columns"] for one in found if one["name"] == output), ())
+    @property
+    def extras(self) -> list[str]:
+        """The extras of Trainwright that read the rows of the model."""
+        reads = [one.get("reads", {}).get("raw") for one in self.certificate.inputs]
+        has_tokenizer = self.certificate.data.get("tokenizer") is not None
+        return ["image"] * ("image" in reads) + ["text"] * has_tokenizer
 
 
 class Server(ABC):

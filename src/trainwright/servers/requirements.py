@@ -24,17 +24,8 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # which the files
 _MACHINES = ("x86_64", "aarch64")  # for which images are built
 _GLIBC = range(17, 37)  # minor versions that Debian 12 runs
 _DATE = (1980, 1, 1, 0, 0, 0)  # of the files in a wheel, so that its hash is that of its content
-_OPTIONS = (
-    "--dry-run",
-    "--ignore-installed",
-    "--only-binary",
-    ":all:",
-    "--quiet",
-    "--no-input",
-    "--report",
-    "-",
-)
-_SHOWN = 3  # lines of a message of pip
+_OPTIONS = ("--dry-run", "--ignore-installed", "--only-binary", ":all:", "--quiet", "--no-input")
+_NAME = re.compile(r"[\w.-]+")
 
 Pinned = Mapping[str, tuple[str, set[str]]]  # name -> version, and the SHA-256 of its files
 
@@ -62,7 +53,7 @@ def write_requirements(folder: Path, certificate: Certificate, extras: Sequence[
     named = {_distribution(name): certificate.versions[name] for name in names}
     wanted = [f"{name}=={version}" for name, version in named.items()] + list(packages)
     wanted.append(f"trainwright[{','.join(extras)}] @ {wheel.absolute().as_uri()}")
-    pins = _resolved(wanted, named)
+    pins = _resolved(wanted, _limits(named, extras if packages else None))
     lines = [
         f"# Python {PYTHON}: python -m pip install --require-hashes --only-binary=:all: -r requirements.txt"
     ]
@@ -79,40 +70,64 @@ def _distribution(module: str) -> str:
     return module if module in known else known[0]
 
 
-def _resolved(wanted: Sequence[str], named: Mapping[str, str]) -> Pinned:
+def _limits(named: Mapping[str, str], extras: Sequence[str] | None) -> dict[str, str]:
+    """Return the versions that pip may take, by name.
+
+    Args:
+        named: Those that are known.
+        extras: Of Trainwright: what it needs itself keeps the version that is installed, and another system
+            may need another version of all else; None: all that is installed keeps its version.
+    """
+    installed = {one.metadata["Name"]: one.version for one in metadata.distributions()}
+    if extras is not None:
+        listed = [line for line in metadata.requires("trainwright") or [] if _is_asked(line, extras)]
+        names = {_normal(match[0]) for line in listed if (match := _NAME.match(line))}
+        installed = {name: version for name, version in installed.items() if _normal(name) in names}
+    installed.pop("trainwright", None)
+    return {**installed, **named}
+
+
+def _is_asked(line: str, extras: Sequence[str]) -> bool:
+    """Return whether a requirement is one of Trainwright itself, or of one of these extras."""
+    extra = re.search(r"extra\s*==\s*['\"]([\w-]+)", line)
+    return extra is None or extra[1] in extras
+
+
+def _resolved(wanted: Sequence[str], limits: Mapping[str, str]) -> Pinned:
     """Return what pip would install, with the hashes for all machines that take the same versions."""
     if find_spec("pip") is None:
         raise InputError(
             "a package lists the hashes of what it needs, which pip asks its index for: install pip"
         )
-    installed = {one.metadata["Name"]: one.version for one in metadata.distributions()}
-    limits = {**installed, **named}
-    del limits["trainwright"]
+    own = platform.machine() if sys.platform == "linux" else ""
+    targets = ["", *(machine for machine in _MACHINES if machine != own)]
     with tempfile.TemporaryDirectory(prefix="trainwright-package-") as place:
         limited = Path(place, "constraints.txt")
-        limited.write_text(
-            "".join(f"{name}=={version}\n" for name, version in limits.items()), encoding="utf-8"
-        )
+        lines = [f"{name}=={version}\n" for name, version in limits.items()]
+        limited.write_text("".join(lines), encoding="utf-8")
         command = [sys.executable, "-m", "pip", "install", *_OPTIONS, "--constraint", str(limited), *wanted]
-        own = platform.machine() if sys.platform == "linux" else ""
-        others = [machine for machine in _MACHINES if machine != own]
-        targets = [[*_tags(machine), "--target", str(Path(place, machine))] for machine in others]
-        with_targets = [[*command, *target] for target in ([], *targets)]
-        processes = [
-            subprocess.Popen(one, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            for one in with_targets
+        processes = []
+        for machine in targets:
+            more = [*_tags(machine), "--target", str(Path(place, "none"))] if machine else []
+            report = ["--report", str(Path(place, f"report{machine}.json"))]
+            processes.append(subprocess.Popen([*command, *report, *more], stderr=subprocess.PIPE, text=True))
+        errors = [process.communicate()[1] for process in processes]
+        if processes[0].returncode != 0:
+            said = "\n  ".join(line for line in errors[0].splitlines() if line.startswith("ERROR"))
+            raise InputError(f"pip finds no packages to serve this model:\n  {said or errors[0][-500:]}")
+        first, *rest = [
+            _pins(json.loads(Path(place, f"report{machine}.json").read_text(encoding="utf-8")))
+            for machine, process in zip(targets, processes, strict=True)
+            if process.returncode == 0
         ]
-        answers = [(*process.communicate(), process.returncode) for process in processes]
-    if answers[0][2] != 0:
-        said = "\n  ".join(line for line in answers[0][1].splitlines() if line.startswith("ERROR"))
-        raise InputError(f"pip finds no packages to serve this model:\n  {said or answers[0][1][-500:]}")
-    first, *rest = [_pins(json.loads(out)) for out, _, code in answers if code == 0]
     for pins in rest:  # other builds of a release, such as those for GPUs, have versions of their own
-        if {name: version for name, (version, _) in pins.items()} == {
-            name: version for name, (version, _) in first.items()
-        }:
+        if _versions(pins) == _versions(first):
             first = {name: (version, hashes | pins[name][1]) for name, (version, hashes) in first.items()}
     return first
+
+
+def _versions(pins: Pinned) -> dict[str, str]:
+    return {name: version for name, (version, _) in pins.items()}
 
 
 def _tags(machine: str) -> list[str]:
@@ -120,10 +135,15 @@ def _tags(machine: str) -> list[str]:
     return [word for tag in tags for word in ("--platform", tag)]
 
 
+def _normal(name: str) -> str:
+    """Return the name of a distribution as indexes spell it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
 def _pins(report: Mapping[str, Any]) -> Pinned:
     """Return the packages of a report of pip."""
     return {
-        re.sub(r"[-_.]+", "-", one["metadata"]["name"]).lower(): (
+        _normal(one["metadata"]["name"]): (
             one["metadata"]["version"],
             {one["download_info"]["archive_info"]["hashes"]["sha256"]},
         )
