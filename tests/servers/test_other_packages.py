@@ -12,13 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import onnxruntime
 import pytest
 from ruamel.yaml import YAML
 
 from trainwright import api
-from trainwright.errors import InputError
 from trainwright.runs.run import Run
 from trainwright.servers.bentoml import BentomlServer
 from trainwright.servers.mlserver import MlserverServer
@@ -163,8 +161,8 @@ class TestVllm(ServerSuite):
         """Return a function to the run of a small model of transformers, or to that of another library."""
         rows = folder / "rows-of-a-customer"
         (rows / "text.txt").write_text("it is good. it is fine. " * 60)
-        small = {"vocab_size": 256, "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2}
-        gpt = {"type": "transformers:GPT2LMHeadModel", "params": {"config": small}}
+        small = {"model_type": "gpt2", "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2}
+        gpt = {"type": "transformers:AutoModelForCausalLM", "config": small}
         text = {"type": "text", "path": "${env:TRAINWRIGHT_ROWS}/text.txt", "block_size": 16}
         iris = {"data": {"type": "iris"}, "model": "lightgbm"}
         configs: dict[str, Any] = {"gpt": {"data": text, "model": gpt}, "lightgbm": iris}
