@@ -163,7 +163,7 @@ class TestVllm(ServerSuite):
         (rows / "text.txt").write_text("it is good. it is fine. " * 60)
         small = {"model_type": "gpt2", "n_positions": 32, "n_embd": 16, "n_layer": 1, "n_head": 2}
         gpt = {"type": "transformers:AutoModelForCausalLM", "config": small}
-        text = {"type": "text", "path": "${env:TRAINWRIGHT_ROWS}/text.txt", "block_size": 16}
+        text = {"type": "text", "path": "${env:TRAINWRIGHT_ROWS}/text.txt", "length": 16}
         iris = {"data": {"type": "iris"}, "model": "lightgbm"}
         configs: dict[str, Any] = {"gpt": {"data": text, "model": gpt}, "lightgbm": iris}
         runs: dict[str, Run] = {}

@@ -11,7 +11,7 @@ from trainwright.errors import InputError
 from trainwright.servers.base import Package, Server
 from trainwright.servers.rendering import render
 
-_GENERATES = "ForCausalLM"  # the end of the names of such models of transformers
+_GENERATES = ("ForCausalLM", "LMHeadModel")  # the ends of the names of such models of transformers
 
 
 class VllmServer(Server):
