@@ -84,7 +84,7 @@ class TestMlserver(ServerSuite):
     server = MlserverServer
     to = "mlserver"
     models: ClassVar[dict[str, dict[str, Any]]] = {"lightgbm": {}}
-    packages = ("mlserver",)
+    packages = ("mlserver==1.7.1", "uvloop==0.21.0")
 
     def check(self, path: Path) -> None:
         model = json.loads((path / "model-settings.json").read_text())
@@ -111,7 +111,7 @@ class TestBentoml(ServerSuite):
     server = BentomlServer
     to = "bentoml"
     models: ClassVar[dict[str, dict[str, Any]]] = {"lightgbm": {}, "mlp": MEDIAN}
-    packages = ("bentoml",)
+    packages = ("bentoml==1.4.1",)
 
     def check(self, path: Path) -> None:
         bento = yaml_of(path / "bentofile.yaml")

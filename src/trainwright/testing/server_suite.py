@@ -51,7 +51,7 @@ class ServerSuite:
     to: ClassVar[str]
     models: ClassVar[Mapping[str, Mapping[str, Any]]]  # overrides of the config, by the model's short name
     refused: ClassVar[str] = ""  # the short name of a model that it cannot take
-    packages: ClassVar[Sequence[str]] = ()  # that it lists in requirements, beside those of Trainwright
+    packages: ClassVar[Sequence[str]] = ()  # that it lists beside those of Trainwright, or `name==version`
     trust: ClassVar[bool] = False  # whether opening its models executes code
 
     def check(self, path: Path) -> None:
@@ -133,8 +133,9 @@ class ServerSuite:
         self, package_of: Callable[[str, Path], Path], folder: Path, tmp_path: Path
     ) -> None:
         """Neither its folders, its name, its user, nor the secrets in its variables."""
-        words = [_SECRET, str(folder), str(Path.home()), sys.prefix, socket.gethostname()]
-        words += [f"/{getpass.getuser()}/", str(Path(api.__file__).parent.parent.parent), "file://"]
+        words = [_SECRET, str(folder), str(Path.home()), sys.prefix, "file://"]
+        words += [f"/{getpass.getuser()}/", str(Path(api.__file__).parents[2])]
+        words += [f"{mark}{socket.gethostname()}" for mark in ("@", "//", " ")]  # it may be a short word
         for name in self.models:
             path = package_of(name, tmp_path / name)
             for file in path.rglob("*"):
@@ -224,7 +225,7 @@ def write_wheels(folder: Path, packages: Sequence[str] = ()) -> None:
 
     Args:
         folder: The folder to make.
-        packages: The names of others.
+        packages: The names of others, or `name==version`.
     """
     folder.mkdir()
     declared = metadata.requires("trainwright") or []
@@ -232,9 +233,9 @@ def write_wheels(folder: Path, packages: Sequence[str] = ()) -> None:
     for line in [*lines, *_LIBRARIES, *packages]:
         matched = _NAME.match(line)
         assert matched is not None
-        name, bound = matched[0], re.search(r">=([\d.]+)", line)
+        name, bound, exact = matched[0], re.search(r">=([\d.]+)", line), re.search(r"==([\d.]+)$", line)
         try:
-            version = metadata.version(name)
+            version = exact[1] if exact else metadata.version(name)
         except metadata.PackageNotFoundError:
             version = bound[1] if bound else "1.0"
         base = f"{name.replace('-', '_')}-{version}"

@@ -12,6 +12,8 @@ from trainwright.servers.rendering import render, write_image
 from trainwright.servers.requirements import write_requirements
 
 _PORT = 8080
+# Workers of MLServer 1.7 ask for an event loop in a way that newer loops refuse.
+_PACKAGES = ("mlserver>=1.7,<2", "uvloop>=0.17,<0.22")
 
 
 class MlserverServer(Server):
@@ -23,7 +25,7 @@ class MlserverServer(Server):
     def write(self, package: Package, folder: Path) -> str:
         """Write the folder; see `Server.write`."""
         artifact = package.copy_artifact(folder / "model").relative_to(folder).as_posix()
-        write_requirements(folder, package.certificate, package.extras, "mlserver>=1.7,<2")
+        write_requirements(folder, package.certificate, package.extras, *_PACKAGES)
         settings = {
             "host": "0.0.0.0",
             "http_port": _PORT,
