@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -9,8 +10,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -109,6 +112,20 @@ class TestOwn(ServerSuite):
         whole = list(YAML(typ="safe", pure=True).load_all(said(kubectl, "kustomize", path)))
         assert len(whole) == len(listed)
 
+    def test_kubectl_would_create_them(self, package_of: Callable[[str, Path], Path], tmp_path: Path) -> None:
+        """It asks a server which kinds there are, and no more; that is one of ours here."""
+        kubectl, path = tool("kubectl"), package_of("lightgbm", tmp_path) / "kubernetes"
+        with discovery() as server:
+            words = ["--server", server, "create", "--dry-run=client", "--validate=false", "-o", "name", "-k"]
+            given = {**os.environ, "HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "none")}
+            made = said(kubectl, *words, path, env=given).split()
+        assert sorted(made) == [
+            "deployment.apps/churn-of-2026",
+            "horizontalpodautoscaler.autoscaling/churn-of-2026",
+            "poddisruptionbudget.policy/churn-of-2026",
+            "service/churn-of-2026",
+        ]
+
     def test_the_image_has_the_name_that_the_manifests_name(
         self, run_of: Callable[[str], Run], package_of: Callable[[str, Path], Path], tmp_path: Path
     ) -> None:
@@ -160,6 +177,56 @@ class TestOwn(ServerSuite):
         with pytest.raises(InputError, match="pip finds no packages to serve this model"):
             api.package(run_of("lightgbm"), tmp_path / "package")
         assert list(tmp_path.iterdir()) == []
+
+
+KINDS = {
+    "api/v1": ("services", "Service"),
+    "apis/apps/v1": ("deployments", "Deployment"),
+    "apis/autoscaling/v2": ("horizontalpodautoscalers", "HorizontalPodAutoscaler"),
+    "apis/policy/v1": ("poddisruptionbudgets", "PodDisruptionBudget"),
+}
+
+
+@contextlib.contextmanager
+def discovery() -> Iterator[str]:
+    """Answer kubectl's question which kinds there are, and yield the address."""
+    groups = [path.split("/")[1:] for path in KINDS if path.startswith("apis")]
+    answers: dict[str, Any] = {"api": {"kind": "APIVersions", "versions": ["v1"]}}
+    versions = {name: {"groupVersion": f"{name}/{version}", "version": version} for name, version in groups}
+    listed = [{"name": name, "versions": [one], "preferredVersion": one} for name, one in versions.items()]
+    answers["apis"] = {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
+    for path, (plural, kind) in KINDS.items():
+        one = {
+            "name": plural,
+            "singularName": "",
+            "namespaced": True,
+            "kind": kind,
+            "verbs": ["create", "get"],
+        }
+        group = path.removeprefix("apis/").removeprefix("api/")
+        answers[path] = {"kind": "APIResourceList", "groupVersion": group, "resources": [one]}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = answers.get(self.path.partition("?")[0].strip("/"))
+            content = json.dumps(found or {}).encode()
+            self.send_response(404 if found is None else 200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def check_requirements(path: Path) -> None:

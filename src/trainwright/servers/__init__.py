@@ -1,1 +1,1 @@
-"""The systems that serve models, and the folders that are laid out for them."""
+"""Servers of trained models."""
