@@ -17,10 +17,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
+import trainwright
 from trainwright import api
+from trainwright.cli.commands import cli
 from trainwright.testing.server_suite import write_wheels
 
 pytestmark = [
@@ -92,22 +96,20 @@ def installed(package: Path, target: Path) -> Path:
 class Script:
     """A script that runs, and what it has said."""
 
-    def __init__(self, path: Path, port: int, *words: str) -> None:
+    def __init__(self, path: Path, port: int, *words: str, stands_in: bool = True) -> None:
         self.port = port
         stand_in = path.parent / "stand-in" / "trainwright"
         stand_in.mkdir(parents=True, exist_ok=True)
         (stand_in / "__init__.py").write_text("")
         (stand_in / "__main__.py").write_text(STAND_IN)
+        given = {"PYTHON": sys.executable, "TMPDIR": str(path.parent)}
+        if stands_in:
+            given["PYTHONPATH"] = str(stand_in.parent)
         self.process = subprocess.Popen(
             [path / "run.sh", "--port", str(port), *words],
             stderr=subprocess.PIPE,
             text=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(stand_in.parent),
-                "PYTHON": sys.executable,
-                "TMPDIR": str(path.parent),
-            },
+            env={**os.environ, **given},
         )
         self.lines: list[str] = []
 
@@ -121,22 +123,25 @@ class Script:
         raise AssertionError("".join(self.lines))
 
     def ask(
-        self, connection: http.client.HTTPConnection | None = None, path: str = "/predict"
-    ) -> dict[str, object]:
-        """Return who answers a request."""
+        self,
+        connection: http.client.HTTPConnection | None = None,
+        path: str = "/predict",
+        body: bytes = b"{}",
+    ) -> dict[str, Any]:
+        """Return the answer to a request."""
         one = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        one.request("POST", path, body=b"{}")
+        one.request("POST", path, body=body, headers={"Content-Type": "application/json"})
         answer = one.getresponse()
         content = answer.read()
         assert answer.status == 200, (answer.status, content)
-        found: dict[str, object] = json.loads(content)
+        found: dict[str, Any] = json.loads(content)
         return found
 
 
 @contextlib.contextmanager
-def running(path: Path, *words: str) -> Iterator[Script]:
+def running(path: Path, *words: str, stands_in: bool = True) -> Iterator[Script]:
     """Start a script; stop it at the end, if it has not ended."""
-    script = Script(path, free_port(), *words)
+    script = Script(path, free_port(), *words, stands_in=stands_in)
     try:
         yield script
     finally:
@@ -145,11 +150,23 @@ def running(path: Path, *words: str) -> Iterator[Script]:
         script.process.communicate(timeout=60)
 
 
+def children_of(process: int) -> list[int]:
+    """Return the replicas that a script has started."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == process and b"serve" in (folder / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    return found
+
+
 class Load:
     """Clients that ask all the time; each keeps its connection."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, body: bytes = b"{}") -> None:
         self.script = script
+        self.body = body
         self.ended = threading.Event()
         self.errors: list[BaseException] = []
         self.answers = 0
@@ -161,13 +178,13 @@ class Load:
         connection = http.client.HTTPConnection("127.0.0.1", self.script.port, timeout=30)
         while not self.ended.is_set():
             try:
-                found = self.script.ask(connection)
+                found = self.script.ask(connection, body=self.body)
             except BaseException as error:
                 self.errors.append(error)
                 return
             with self.changed:
                 self.answers += 1
-                self.seen.add((found["release"], found["pid"]))
+                self.seen.add((found.get("release"), found.get("pid")))
                 self.changed.notify_all()
 
     def wait(self, count: int) -> None:
@@ -234,6 +251,26 @@ def test_no_request_fails_while_replicas_are_killed_and_replaced(package: Path, 
         assert list(tmp_path.glob("iris.*")) == []
         with pytest.raises(ConnectionRefusedError):
             script.ask()
+
+
+@pytest.mark.skipif("serve" not in cli.list_commands(click.Context(cli)), reason="there is no server yet")
+def test_the_model_answers_while_a_replica_is_killed(package: Path, tmp_path: Path) -> None:
+    """The server is the real one here."""
+    path = installed(package, tmp_path / "iris")
+    row = {f"{part} {side} (cm)": 1.5 for part in ("sepal", "petal") for side in ("length", "width")}
+    own = trainwright.load(path / "model").predict_proba({name: [value] for name, value in row.items()})
+    body = json.dumps({"rows": [row]}).encode()
+    with running(path, "--replicas", "2", stands_in=False) as script:
+        script.said("with 2 replicas")
+        (found,) = script.ask(body=body)["predictions"]
+        assert [found[f"probability_{i}"] for i in range(3)] == pytest.approx(own[0].tolist(), abs=1e-6)
+        with Load(script, body) as load:
+            load.wait(200)
+            first, _ = children_of(script.process.pid)
+            os.kill(first, signal.SIGKILL)
+            script.said("has ended, and starts again")
+            load.wait(200)
+        assert load.errors == []
 
 
 def test_replicas_are_started_as_the_package_says(package: Path, tmp_path: Path) -> None:
