@@ -21,7 +21,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from trainwright import api
+from trainwright.cli.main import main
 from trainwright.errors import InputError
+from trainwright.plugins import names
 from trainwright.runs.run import Run
 from trainwright.servers.own import OwnServer
 from trainwright.servers.requirements import write_wheel
@@ -146,6 +148,18 @@ class TestOwn(ServerSuite):
         with pytest.raises(InputError, match="did you mean 'trainwright'"):
             api.package(run_of("lightgbm"), tmp_path / "p", "trainwrigth")
         assert list(tmp_path.iterdir()) == []
+
+    def test_the_command_replaces_no_folder(
+        self, run_of: Callable[[str], Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "package").mkdir()
+        assert main(["package", run_of("lightgbm").id, "-o", str(tmp_path / "package")]) == 2
+        assert "replace it with --force" in capsys.readouterr().err
+        assert list((tmp_path / "package").iterdir()) == []
+        assert main(["package", "--help"]) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert all(name in out for name in names("server"))
+        assert "legacy: use trainwright" in out
 
     def test_a_run_and_a_file_are_not_overwritten(self, run_of: Callable[[str], Run], tmp_path: Path) -> None:
         run = run_of("lightgbm")
