@@ -23,7 +23,9 @@ test-services: .venv/dev packages .azurite/tried
 packages:
 	@missing=$$(ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || echo postgresql; command -v npm >/dev/null || echo npm; \
 	command -v java >/dev/null || echo default-jre-headless; \
-	command -v chromium >/dev/null || echo chromium); \
+	command -v chromium >/dev/null || echo chromium; \
+	PATH=$$PATH:/usr/sbin command -v nginx >/dev/null || echo nginx-light; \
+	command -v promtool >/dev/null || echo prometheus); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
 	   apt-get install -qq -y --no-install-recommends $$missing >/dev/null; then exit 0; fi; \

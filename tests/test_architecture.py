@@ -62,6 +62,7 @@ LAYERS = (
         "tuners.base",
         "callbacks.base",
         "versions.base",
+        "servers.base",
     ),
     (
         "config",
@@ -97,6 +98,8 @@ SHARED = (
     "trackers.support",
     "exporters.programs",
     "exporters.trees",
+    "servers.rendering",
+    "servers.requirements",
 )  # beside adapters, and no adapters
 # The kinds that have a package of their own; strategies are part of training with torch.
 OUTER = {kind: entries for kind, entries in BUILT_IN.items() if kind != "strategy"}
@@ -114,6 +117,7 @@ NAMING_FRAMEWORKS = {
     "exporters.mar": "a format of one framework",
     "exporters.litert": "a format of one framework",
     "testing": "knows the settings that libraries have in a process",
+    "servers.rendering": "a table of libraries of the system that wheels need",
     "runs.environment": "the names under which packages are distributed",
 }
 TORCH = "frameworks/torch/step.py"

@@ -38,6 +38,7 @@ Kind = Literal[
     "sampler",
     "tuner",
     "exporter",
+    "server",
     "version",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -169,6 +170,14 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "sklearn": BuiltIn("trainwright.exporters.native:SklearnExporter"),
         "skops": BuiltIn("trainwright.exporters.native:SkopsExporter"),
         "torchscript": BuiltIn("trainwright.exporters.torchscript:TorchscriptExporter", "torch"),
+    },
+    "server": {
+        "bentoml": BuiltIn("trainwright.servers.bentoml:BentomlServer"),
+        "mlserver": BuiltIn("trainwright.servers.mlserver:MlserverServer"),
+        "torchserve": BuiltIn("trainwright.servers.torchserve:TorchserveServer"),
+        "trainwright": BuiltIn("trainwright.servers.own:OwnServer"),
+        "triton": BuiltIn("trainwright.servers.triton:TritonServer", "onnx"),
+        "vllm": BuiltIn("trainwright.servers.vllm:VllmServer"),
     },
     "sampler": {
         "cmaes": BuiltIn("trainwright.samplers.optuna:CmaEsSampler", "tuning"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trainwright.api.forking import fork
     from trainwright.api.housekeeping import clean, delete, get, list_runs, summaries, sync
     from trainwright.api.monitoring import drift, reference
+    from trainwright.api.packaging import package
     from trainwright.api.planning import plan
     from trainwright.api.predicting import generate, predict, predict_chunks, predict_file
     from trainwright.api.results import compare, evaluate, explain, load, report
@@ -73,6 +74,7 @@ __all__ = [
     "init",
     "list_runs",
     "load",
+    "package",
     "plan",
     "predict",
     "predict_chunks",
@@ -111,6 +113,7 @@ _VERBS = {
     "forking": ("fork",),
     "housekeeping": ("clean", "delete", "get", "list_runs", "summaries", "sync"),
     "monitoring": ("drift", "reference"),
+    "packaging": ("package",),
     "planning": ("plan",),
     "predicting": ("generate", "predict", "predict_chunks", "predict_file"),
     "results": ("compare", "evaluate", "explain", "load", "report"),

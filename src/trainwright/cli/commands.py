@@ -34,6 +34,7 @@ _MODULES = {
     "drift": "monitoring",
     "export": "exporting",
     "certificate": "certificate",
+    "package": "package",
     "compress": "compress",
     "serve": "serve",
     "report": "models",

@@ -89,9 +89,16 @@ def read_certificate(path: Path) -> Certificate:
     return found
 
 
-def record_export(run: RunDir, path: Path, made: Certificate) -> None:
-    """Note in a run what was exported from it, so that it is known to be this user's own."""
-    content = read_regular(certificate_of(path))
+def record_export(run: RunDir, path: Path, made: Certificate, file: Path | None = None) -> None:
+    """Note in a run what was exported from it, so that it is known to be this user's own.
+
+    Args:
+        run: The run.
+        path: What was written.
+        made: Its certificate.
+        file: The file of the certificate; default: that beside `path`.
+    """
+    content = read_regular(file or certificate_of(path))
     entry = {
         "path": str(path.absolute()),
         "format": made.format,

@@ -15,6 +15,8 @@ from trainwright.exporters.onnx.graph import OPSET, Graph, Value
 from trainwright.exporters.programs import exporting
 from trainwright.types import FEATURES, DataInfo
 
+_TRACE = "pkg.torch.onnx.stack_trace"  # torch's: where in the sources a node was called
+
 
 def add_model(graph: Graph, model: Any, info: DataInfo, features: Value) -> Value:
     """Add a module, and return its predictions, (rows, outputs, ...) or (rows,) float32.
@@ -68,4 +70,13 @@ def _exported(module: torch.nn.Module, samples: Sequence[Tensor], axes: Any) -> 
             traced = torch.export.export(module, tuple(samples), dynamic_shapes=axes)
             program: Any = torch.onnx.export(traced, dynamo=True, opset_version=OPSET, external_data=False)
             program.save(path)
-        return onnx.load(path)
+        return _without_traces(onnx.load(path))
+
+
+def _without_traces(made: onnx.ModelProto) -> onnx.ModelProto:
+    """Take the stack of each node out of a model: it names folders of this machine."""
+    for node in (*made.graph.node, *(node for one in made.functions for node in one.node)):
+        kept = [one for one in node.metadata_props if one.key != _TRACE]
+        del node.metadata_props[:]
+        node.metadata_props.extend(kept)
+    return made

@@ -1,0 +1,112 @@
+"""Our own server: a folder with all that containers, Kubernetes, or a script need to run replicas of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from trainwright.servers.base import Package, Server
+from trainwright.servers.rendering import example, quoted, render, write_image
+from trainwright.servers.requirements import write_requirements
+
+_MIB = 2**20
+_STEP = 256  # MiB, of which a limit of memory is a multiple
+_BASE = 512  # MiB, of Python, the server and the libraries
+_COPIES = 4  # of the model: read, opened, and two for a reload
+_KEY = "/run/secrets/api-key"
+
+
+class OwnServer(Server):
+    """The layout for `trainwright serve`, which reads any format that predicts."""
+
+    summary = "our own server: by containers, compose, Kubernetes, KServe, or a script (the default)"
+    # What is small and exact first: ONNX Runtime has 20 MB, where TensorFlow and PyTorch have hundreds.
+    formats: ClassVar[Sequence[str]] = ("native", "sklearn", "onnx", "pt2", "keras")
+
+    def write(self, package: Package, folder: Path) -> str:
+        """Write the folder; see `Server.write`."""
+        artifact = package.copy_artifact(folder / "model").relative_to(folder).as_posix()
+        write_requirements(folder, package.certificate, ["serve", *package.extras])
+        flags = ["--trust"] if package.executes_code else []
+        start = [
+            "python",
+            "-m",
+            "trainwright",
+            "serve",
+            artifact,
+            "--host",
+            "0.0.0.0",
+            "--port",
+            "8000",
+            *flags,
+        ]
+        write_image(folder, package, start, port=8000, health="/health", options=["--key-file", _KEY])
+        size = package.model_bytes / _MIB
+        values = {
+            "model": artifact,
+            "flags": flags,
+            "memory": int(-(-(_BASE + _COPIES * size) // _STEP) * _STEP),
+            "megabytes": f"{package.model_bytes / 1e6:.3g}",
+            "request": quoted({"rows": [example(package)]}),
+        }
+        render(Path(__file__).with_name("templates"), folder, package, values)
+        (folder / "prometheus" / "alerts.yml").write_text(alert_rules(package.name), encoding="utf-8")
+        return f"./run.sh --replicas {package.replicas}"
+
+
+def alert_rules(service: str) -> str:
+    """Return the rules of Prometheus for a service, as YAML."""
+    replicas = f'job="{service}"'
+    rules = [
+        ("ReplicaDown", f"up{{{replicas}}} == 0", "1m", "a replica does not answer"),
+        (
+            "RequestsFail",
+            f'sum(rate(trainwright_requests_total{{{replicas}, code=~"5.."}}[5m])) / '
+            f"sum(rate(trainwright_requests_total{{{replicas}}}[5m])) > 0.01",
+            "5m",
+            "more than 1% of the requests fail",
+        ),
+        (
+            "RequestsRefused",
+            f'sum(rate(trainwright_requests_total{{{replicas}, code="429"}}[5m])) > 0',
+            "5m",
+            "requests are refused, as the queue is full",
+        ),
+        (
+            "RequestsSlow",
+            "histogram_quantile(0.99, sum by (le) "
+            f"(rate(trainwright_request_seconds_bucket{{{replicas}}}[5m]))) > 1",
+            "10m",
+            "one request in a hundred takes more than a second",
+        ),
+        (
+            "QueueGrows",
+            f"min_over_time(trainwright_queue_rows{{{replicas}}}[5m]) > 0",
+            "5m",
+            "rows wait all the time",
+        ),
+        (
+            "InputsDrift",
+            f"max by (job) (trainwright_drift_alarm{{{replicas}}}) > 0",
+            "0m",
+            "rows are not like those of the training",
+        ),
+        (
+            "SeveralModels",
+            f'count(count by (run) (trainwright_model_info{{{replicas}, role="main"}} == 1)) > 1',
+            "15m",
+            "replicas answer with different models",
+        ),
+    ]
+    lines = ["groups:", f"  - name: {service}", "    rules:"]
+    for name, expression, span, said in rules:
+        lines += [
+            f"      - alert: {name}",
+            f"        expr: {json.dumps(expression)}",
+            f"        for: {span}",
+            f"        labels: {{service: {service}}}",
+            f"        annotations: {{summary: {json.dumps(f'{service}: {said}')}}}",
+        ]
+    return "\n".join(lines) + "\n"
