@@ -238,9 +238,7 @@ def tensors_of(columns: Mapping[str, list[Any]]) -> Iterator[Tensor]:
             else:
                 yield Tensor(name, datatype_of(array.dtype), array)
         elif all(isinstance(cell, bool | int | float) for cell in cells):
-            # Probabilities are in single precision; values may be in double.
-            is_single = name.startswith("probability_") and isinstance(cells[0], float)
-            array = np.array(cells, np.float32 if is_single else None)
+            array = np.array(cells)  # in double precision: some models answer in it
             yield Tensor(name, datatype_of(array.dtype), array)
         else:
             texts = [one if isinstance(one, str) else msgspec.json.encode(one).decode() for one in cells]

@@ -167,7 +167,8 @@ def of_contents(name: str, datatype: str, shape: Sequence[int], values: Sequence
     if datatype == BYTES:
         return _objects(values, shape)
     try:
-        return np.array(values, NUMBERS[datatype]).reshape(shape)
+        # Of a list, numbers out of range are errors; an array of protobuf's would be cast.
+        return np.array(list(values), NUMBERS[datatype]).reshape(shape)
     except OverflowError:
         raise wrong(name, f"a number is too large for {datatype}") from None
 
