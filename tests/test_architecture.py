@@ -36,7 +36,7 @@ LAYERS = (
     ("runs",),
     ("exporters",),
     ("inference",),
-    ("evaluation", "reports", "trackers.feed"),
+    ("evaluation", "monitoring", "reports", "trackers.feed"),
     ("engine",),
     ("frameworks", "datasets", "trackers", "stores", "samplers", "tuners", "callbacks", "versions"),
     ("frameworks.boosting",),

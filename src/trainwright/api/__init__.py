@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trainwright.api.exporting import export
     from trainwright.api.forking import fork
     from trainwright.api.housekeeping import clean, delete, get, list_runs, summaries, sync
+    from trainwright.api.monitoring import drift, reference
     from trainwright.api.planning import plan
     from trainwright.api.predicting import generate, predict, predict_chunks, predict_file
     from trainwright.api.results import compare, evaluate, explain, load, report
@@ -52,6 +53,7 @@ __all__ = [
     "data_log",
     "data_show",
     "delete",
+    "drift",
     "evaluate",
     "explain",
     "export",
@@ -65,6 +67,7 @@ __all__ = [
     "predict",
     "predict_chunks",
     "predict_file",
+    "reference",
     "report",
     "reproduce",
     "reproduce_study",
@@ -95,6 +98,7 @@ _VERBS = {
     "exporting": ("export",),
     "forking": ("fork",),
     "housekeeping": ("clean", "delete", "get", "list_runs", "summaries", "sync"),
+    "monitoring": ("drift", "reference"),
     "planning": ("plan",),
     "predicting": ("generate", "predict", "predict_chunks", "predict_file"),
     "results": ("compare", "evaluate", "explain", "load", "report"),

@@ -30,6 +30,7 @@ _MODULES = {
     "predict": "models",
     "generate": "generate",
     "explain": "models",
+    "drift": "monitoring",
     "export": "exporting",
     "certificate": "certificate",
     "compress": "compress",

@@ -76,11 +76,13 @@ class LoadRequest(NamedTuple):
             what that finds, or what was found before.
         examine: Gets what `data.expect` demands of the rows, as soon as they are read; it raises an error
             where the data must not be used.
+        examples: The number of first rows of each split that are kept as they were read.
     """
 
     form: FeatureForm = FeatureForm()
     settle: Settle = lambda find: find()
     examine: Examine = refuse_unmet
+    examples: int = 1000
 
 
 PLAIN = LoadRequest()  # the default form; corrupt samples are looked for

@@ -100,6 +100,7 @@ class NpzDataset:
             request.form,
             given=True,
             examine=request.examine,
+            examples=request.examples,
         )
 
 

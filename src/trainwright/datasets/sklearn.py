@@ -48,7 +48,14 @@ class SklearnDataset:
         bunch = getattr(self._library, f"load_{name}")()
         columns = {str(feature): bunch.data[:, i] for i, feature in enumerate(bunch.feature_names)}
         table = Table({**columns, "target": bunch.target}, source=name)
-        bundle = build({"train": table}, self._config, request.form, known=True, examine=request.examine)
+        bundle = build(
+            {"train": table},
+            self._config,
+            request.form,
+            known=True,
+            examine=request.examine,
+            examples=request.examples,
+        )
         images = getattr(bunch, "images", None)  # (rows, height, width)
         if images is None or list(bundle.info.feature_names) != list(columns):
             return bundle

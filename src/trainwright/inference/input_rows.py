@@ -26,6 +26,7 @@ from trainwright.plugins import task_for
 from trainwright.types import FEATURES, INPUT_IDS, Array, ArraySpec, DataInfo
 
 log = logging.getLogger("trainwright")
+_MOST_WATCHED = 1000  # features in arrays
 
 
 class InputRows:
@@ -71,6 +72,26 @@ class InputRows:
         """Count rows whose values no training row has."""
         if isinstance(self.preparation, TabularPreparation):
             self.preparation.count_unusual(self.named(rows), counts)
+
+    def watched(self, rows: Any) -> dict[str, Array]:
+        """Return the columns of rows that are watched; see `Predictor.watched`."""
+        own = self.preparation
+        if isinstance(own, TabularPreparation | RawPreparation):
+            columns = own.columns_of(self.named(rows))
+            return {
+                name: columns[name] for name in (*own.column_names, *self.watched_targets) if name in columns
+            }
+        if self.preparation is not None or FEATURES not in self.specs or len(self.specs[FEATURES].shape) != 1:
+            return {}
+        features = np.asarray(rows[FEATURES] if isinstance(rows, Mapping) else rows)
+        names = list(self.info.feature_names) or column_names(features.shape[1])
+        return dict(zip(names[:_MOST_WATCHED], features.T, strict=False))
+
+    @property
+    def watched_targets(self) -> list[str]:
+        """The names of the targets among the columns that are watched."""
+        own = self.preparation
+        return own.target.columns if isinstance(own, TabularPreparation | RawPreparation) else []
 
     @property
     def description(self) -> str:

@@ -237,6 +237,19 @@ class Predictor:
         self._rows.are_counted = True
         return UnusualValues(self.stored.data.ranges)
 
+    def watched(self, rows: Any) -> dict[str, Array]:
+        """Return the columns of rows that a window of served rows counts, (rows,) each, before encoding.
+
+        Those of tables are read as their kinds; targets are among them if the rows have any. Of features in
+        arrays, each is a column. Images and texts have none.
+        """
+        return self._rows.watched(self._given(rows))
+
+    @property
+    def watched_targets(self) -> list[str]:
+        """The names of the targets among the columns of `watched`."""
+        return self._rows.watched_targets
+
     def count_unusual(self, rows: Any, counts: UnusualValues) -> None:
         """Add rows to such a count; those that cannot be predicted are left out."""
         self._rows.count_unusual(rows, counts)

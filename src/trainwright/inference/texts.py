@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,72 @@ def text_bytes(tokenizer: Tokenizer, rows: Any, labels: Array) -> dict[str, Arra
     return {TEXT_BYTES: (lengths[np.where(counted, labels, 0)] * counted).sum(axis=1)}
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """The way in which the tokens of a text are drawn.
+
+    Attributes:
+        temperature: Logits are divided by it; 0: the most probable token each time.
+        top_k: Draw only from this many most probable tokens; of equally probable ones, the first.
+        seed: The seed of the random numbers.
+
+    Raises:
+        InputError: An option makes no sense.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        is_finite = math.isfinite(self.temperature) and self.temperature >= 0
+        if not is_finite or (self.top_k is not None and self.top_k < 1) or self.seed < 0:
+            raise InputError(
+                f"temperature {self.temperature:g}, top_k {self.top_k}, seed {self.seed} given; a "
+                "temperature is a number of at least 0, top_k at least 1, seed at least 0"
+            )
+
+
+def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """Return the tokens of a prompt; of an empty one, the token for the end of another text.
+
+    Raises:
+        InputError: The prompt has no token.
+    """
+    try:
+        start_of_text = prompt.encode()
+    except UnicodeEncodeError as error:
+        raise InputError("the prompt is not text in UTF-8: give it in this encoding") from error
+    end = tokenizer.end_of_text
+    (encoded,) = tokenizer.encode([start_of_text])
+    tokens: list[int] = encoded.ids.tolist() or ([] if end is None else [end])
+    if not tokens:
+        raise InputError(
+            "the prompt is empty, and this model has no token for the end of a text, from "
+            "which it could start: give some text"
+        )
+    return tokens
+
+
+def drawn_tokens(
+    model: Model, tokenizer: Tokenizer, info: DataInfo, prompt: Sequence[int], drawing: Drawing
+) -> Iterator[int]:
+    """Yield the tokens that continue a prompt, up to the end of the text, if it has one.
+
+    Each token is drawn from the model's distribution, given the tokens before it: at most as many as a
+    training sample has. Each costs one call of the model.
+    """
+    length, tokens = info.inputs[INPUT_IDS].shape[0], list(prompt)
+    draws = np.random.default_rng(drawing.seed)
+    while True:
+        logits = model.next_token(np.array(tokens[-length:], np.int64))  # (vocabulary,)
+        token = _drawn(logits, drawing.temperature, drawing.top_k, float(draws.random()))
+        if token == tokenizer.end_of_text:
+            return
+        tokens.append(token)
+        yield token
+
+
 def generate(
     model: Model,
     tokenizer: Tokenizer,
@@ -52,8 +120,7 @@ def generate(
 ) -> str:
     """Return a text that continues `prompt`, up to its end or `max_tokens`.
 
-    Each token is drawn from the model's distribution, given the tokens before it: at most as many as a
-    training sample has. The text is a function of the model, the prompt and the options.
+    The text is a function of the model, the prompt and the options.
 
     Args:
         model: The model.
@@ -61,40 +128,19 @@ def generate(
         info: The description of its data.
         prompt: How the text begins; empty: as after the end of another one.
         max_tokens: The number of tokens at most.
-        temperature: Logits are divided by it; 0: the most probable token each time.
-        top_k: Draw only from this many most probable tokens; of equally probable ones, the first.
-        seed: The seed of the random numbers.
+        temperature: As in `Drawing`, like all that follows.
+        top_k: As in `Drawing`.
+        seed: As in `Drawing`.
 
     Raises:
         InputError: An option makes no sense, or the prompt has no token.
     """
-    is_finite = math.isfinite(temperature) and temperature >= 0
-    if not is_finite or max_tokens < 0 or (top_k is not None and top_k < 1) or seed < 0:
-        raise InputError(
-            f"temperature {temperature:g}, max_tokens {max_tokens}, top_k {top_k}, seed {seed} given; a "
-            "temperature is a number of at least 0, max_tokens at least 0, top_k at least 1, seed at least 0"
-        )
-    try:
-        start_of_text = prompt.encode()
-    except UnicodeEncodeError as error:
-        raise InputError("the prompt is not text in UTF-8: give it in this encoding") from error
-    end = tokenizer.end_of_text
-    (encoded,) = tokenizer.encode([start_of_text])
-    tokens = encoded.ids.tolist() or ([] if end is None else [end])
-    if not tokens:
-        raise InputError(
-            "the prompt is empty, and this model has no token for the end of a text, from "
-            "which it could start: give some text"
-        )
-    length, start = info.inputs[INPUT_IDS].shape[0], len(tokens)
-    draws = np.random.default_rng(seed)
-    for _ in range(max_tokens):
-        logits = model.next_token(np.array(tokens[-length:], np.int64))  # (vocabulary,)
-        token = _drawn(logits, temperature, top_k, float(draws.random()))
-        if token == end:
-            break
-        tokens.append(token)
-    return tokenizer.decode(np.array(tokens[start:], np.int64))
+    drawing = Drawing(temperature, top_k, seed)
+    if max_tokens < 0:
+        raise InputError(f"max_tokens {max_tokens} given; it is a number of at least 0")
+    start = prompt_tokens(tokenizer, prompt)
+    tokens = islice(drawn_tokens(model, tokenizer, info, start, drawing), max_tokens)
+    return tokenizer.decode(np.array([*tokens], np.int64))
 
 
 def _drawn(logits: Array, temperature: float, top_k: int | None, draw: float) -> int:

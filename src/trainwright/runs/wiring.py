@@ -117,7 +117,11 @@ class Components:
 
 
 def load_data(
-    config: RunConfig, model: Any = None, settle: Settle = PLAIN.settle, examine: Examine = PLAIN.examine
+    config: RunConfig,
+    model: Any = None,
+    settle: Settle = PLAIN.settle,
+    examine: Examine = PLAIN.examine,
+    examples: int = PLAIN.examples,
 ) -> DataBundle:
     """Read the data that the config names, and prepare them as the model's framework asks for.
 
@@ -126,6 +130,7 @@ def load_data(
         model: The model, if it was given in Python.
         settle: Settles which corrupt samples are left out; see `LoadRequest`.
         examine: Judges how the rows compare with `data.expect`; see `LoadRequest`.
+        examples: The number of first rows of each split that are kept as they were read.
 
     Raises:
         DataError: There is no data section, or the data cannot be used.
@@ -136,7 +141,7 @@ def load_data(
     if (rule := import_rule()) is not None:
         _check_sources(config, rule)
     cls = plugins.dataset_of(config.data.type)
-    request = LoadRequest(form_for(config, model), settle, examine)
+    request = LoadRequest(form_for(config, model), settle, examine, examples)
     data, pins = with_local_data(config.data)
     bundle = loaded(cls(data, cls.Params(**data.params)), data, request)
     return with_positive_class(bundle.with_pins(pins) if pins else bundle, config)

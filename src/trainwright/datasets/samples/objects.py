@@ -97,13 +97,14 @@ def _from_objects(data: Any, config: DataConfig, source: str, request: LoadReque
             "the splits must be of one form, but are "
             f"{listed(f'{name}: {form}' for name, form in forms.items())}"
         )
+    how: Any = {"given": True, "examine": request.examine, "examples": request.examples}
     tables = tables_of_pairs(parts, config) if forms["train"] == "arrays" else None
     if tables is not None:
         _refuse_params(config)
         if own_weights:
             config = config.model_copy(update={"weight": WEIGHT})
             tables = {name: table.with_column(WEIGHT, own_weights[name]) for name, table in tables.items()}
-        return tabular.build(tables, config, request.form, given=True, examine=request.examine)
+        return tabular.build(tables, config, request.form, **how)
     _refuse_settings(config, forms["train"])
     if forms["train"] == "items":
         if config.standardize:
@@ -114,8 +115,7 @@ def _from_objects(data: Any, config: DataConfig, source: str, request: LoadReque
             {name: as_table(part, f"the {name} rows", lists=config.targets) for name, part in parts.items()},
             config,
             request.form,
-            given=True,
-            examine=request.examine,
+            **how,
         )
     expectations = examined_arrays(
         {

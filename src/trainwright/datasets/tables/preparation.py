@@ -215,6 +215,10 @@ class TabularPreparation:
         """Count rows whose values no training row has."""
         counts.add(self._table(rows, {column.name for column in self.columns}), self.columns)
 
+    def columns_of(self, rows: Any) -> Mapping[str, Array]:
+        """Return the columns of rows that it knows, targets among them, (rows,) each, read as their kinds."""
+        return self._table(rows, {*self.column_names, *self.target.columns}).columns
+
     def with_targets(self, rows: Any) -> Table:
         """Return the rows whose target is not missing, and say how many are dropped.
 

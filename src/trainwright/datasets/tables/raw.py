@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainwright.config.schema import DataConfig
@@ -82,6 +82,10 @@ class RawPreparation:
     def arrays(self, rows: Any) -> dict[str, Any]:
         """Return the features by their name; see `features`."""
         return {FEATURES: self.features(rows)}
+
+    def columns_of(self, rows: Any) -> Mapping[str, Array]:
+        """Return the columns of rows that it knows, targets among them, (rows,) each."""
+        return as_table(rows, only={*self.feature_names, *self.target.columns}).columns
 
     def rows_in(self, table: Table) -> Any:
         """Return the rows of a file's table as pandas would read them."""

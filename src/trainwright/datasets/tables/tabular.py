@@ -11,7 +11,7 @@ import numpy as np
 from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
-from trainwright.datasets.base import DataBundle, Examine, Identifiers, LoadRequest, refuse_unmet
+from trainwright.datasets.base import PLAIN, DataBundle, Examine, Identifiers, LoadRequest, refuse_unmet
 from trainwright.datasets.samples import weights
 from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.samples.files import paths_by_split
@@ -51,7 +51,6 @@ from trainwright.types import (
 )
 
 Tables = Mapping[SplitName, Table]
-_EXAMPLES = 1000  # rows of each split that are kept as they were read
 _MOST_IDENTIFIERS = 1_000_000  # texts that are kept to name rows in a report
 
 
@@ -100,7 +99,7 @@ def load_files(config: DataConfig, read: Reader, request: LoadRequest) -> DataBu
             with announced(f"reading {paths[name]}"):
                 tables[name] = read(paths[name], text)
     with announced(f"preparing {sum(map(len, tables.values())):,} rows"):
-        return build(tables, config, request.form, examine=request.examine)
+        return build(tables, config, request.form, examine=request.examine, examples=request.examples)
 
 
 def provided_splits(tables: Collection[SplitName], config: DataConfig) -> set[SplitName]:
@@ -124,6 +123,7 @@ def build(
     known: bool = False,
     given: bool = False,
     examine: Examine = refuse_unmet,
+    examples: int = PLAIN.examples,
 ) -> DataBundle:
     """Build the data of a run: check, split and prepare the rows.
 
@@ -134,6 +134,7 @@ def build(
         known: Whether this is a well-known data set, whose columns are not checked for oddities.
         given: Whether the rows are objects of the user's, who knows which columns they have.
         examine: Judges how the rows compare with `data.expect`; see `LoadRequest`.
+        examples: The number of first rows of each split that are kept.
 
     Raises:
         DataError: The data cannot be used; says what is wrong, where, and what to do.
@@ -194,7 +195,7 @@ def build(
         repeated=repeated,
         expectations=expectations,
         ranges=ranges_of(parts["train"], getattr(preparation, "columns", ())),
-        examples={name: _head(part) for name, part in parts.items()},
+        examples={name: _head(part, examples) for name, part in parts.items()},
     )
 
 
@@ -264,9 +265,9 @@ def _identifiers(
     return {}
 
 
-def _head(table: Table) -> Table:
+def _head(table: Table, count: int) -> Table:
     """Return copies of the first rows, which keep no others in memory."""
-    rows = table.take(np.arange(min(len(table), _EXAMPLES)))
+    rows = table.take(np.arange(min(len(table), count)))
     return replace(rows, columns=dict(rows.columns), frame=None)
 
 

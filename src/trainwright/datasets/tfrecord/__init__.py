@@ -89,7 +89,8 @@ class TfrecordDataset:
         if config.features is not None:
             update["features"] = _expanded(config.features, train)
         tables = {name: _table(part, paths[name]) for name, part in tensors.items()}
-        return build(tables, config.model_copy(update=update), request.form, examine=request.examine)
+        config = config.model_copy(update=update)
+        return build(tables, config, request.form, examine=request.examine, examples=request.examples)
 
     def _streamed(self, paths: Mapping[SplitName, str], request: LoadRequest) -> DataBundle:
         """Return the records of shards, to be read when they are needed."""

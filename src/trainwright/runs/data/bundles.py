@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainwright.config import Resolved
-from trainwright.datasets.base import LoadRequest
+from trainwright.datasets.base import PLAIN, LoadRequest
 from trainwright.errors import InputError
 from trainwright.process.global_random import preserved_global_random, seed_global_random
 from trainwright.require import import_paths, open_process
@@ -49,8 +49,16 @@ def make_bundle(resolved: Resolved, data: Any, model: Any = None) -> DataBundle 
     return with_positive_class(from_objects(data, config.data, request=LoadRequest(form)), config)
 
 
-def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundle:
+def bundle_of_objects(
+    run: RunDir, predictor: Predictor, data: Any, examples: int = PLAIN.examples
+) -> DataBundle:
     """Return the data objects that the run was given, prepared as they were.
+
+    Args:
+        run: The run.
+        predictor: Its model.
+        data: The objects.
+        examples: The number of first rows of each split that are kept as they were read.
 
     Raises:
         InputError: The data are not those that the run was given.
@@ -58,7 +66,7 @@ def bundle_of_objects(run: RunDir, predictor: Predictor, data: Any) -> DataBundl
     from trainwright.datasets.samples.objects import from_objects
     from trainwright.runs.data.identity import data_inputs
 
-    request = LoadRequest(form_for(predictor.config, predictor.model_object))
+    request = LoadRequest(form_for(predictor.config, predictor.model_object), examples=examples)
     bundle = from_objects(data, predictor.config.data, request=request)
     bundle = with_positive_class(bundle, predictor.config)
     if data_inputs(bundle).hash != run.require_manifest().data.hash:

@@ -24,10 +24,13 @@ from fastapi_offline import FastAPIOffline
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from trainwright.inference.predictor import Predictor
+from trainwright.plugins import task_for
 from trainwright.servers.service import documentation
 from trainwright.servers.service.batching import Batcher, Job
 from trainwright.servers.service.errors import RequestError, malformed
 from trainwright.servers.service.forms.base import JSON, Rows
+from trainwright.servers.service.language import Language
 from trainwright.servers.service.metrics import CONTENT_TYPE, Metrics
 from trainwright.servers.service.models import Models
 from trainwright.servers.service.served import Answer, Asked, ServedModel
@@ -78,6 +81,8 @@ class Service:
 
     def _answer(self, jobs: Sequence[Job]) -> Sequence[Any]:
         """Answer jobs of one model, in the thread of the queue."""
+        if callable(jobs[0].work):  # a step of a text
+            return [job.work() for job in jobs]
         model: ServedModel = jobs[0].work.model
         rows = sum(job.rows for job in jobs)
         answers = model.answer(jobs)
@@ -107,6 +112,27 @@ class Service:
         self.shadow.follow(lambda other: other.form.read(body, *kind), answer)
         found = _predictions(answer, by_column=rows.by_column)
         return _json({**found, "id": identifier, "run": model.predictor.run.id})
+
+    def own_routes(self) -> Sequence[tuple[str, str, Endpoint]]:
+        """Return the routes that depend on the task of the model."""
+        if not task_for(self.models.main.predictor.info).generates_text:
+            return [("POST", "/predict", self.predict)]
+
+        def model_of(request: Request) -> tuple[Predictor, str]:
+            model = self.models.for_request(_identifier(request))
+            return model.predictor, model.name
+
+        language = Language(
+            model_of,
+            lambda step: self.batcher.ask(step, 1),
+            lambda one: read_body(one, self.settings.max_body),
+        )
+        return [
+            ("POST", "/generate", language.generate),
+            ("POST", "/v1/completions", language.completions),
+            ("POST", "/v1/chat/completions", language.chat),
+            ("GET", "/v1/models", language.models),
+        ]
 
     async def ask(self, asked: Asked) -> Answer:
         """Return the predictions of rows, which wait in the queue.
@@ -205,7 +231,7 @@ def make_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     for method, path, endpoint in (
-        ("POST", "/predict", service.predict),
+        *service.own_routes(),
         ("GET", "/health", service.health),
         ("GET", "/ready", service.ready),
         ("GET", "/version", service.version),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from trainwright.plugins import task_for
 from trainwright.servers.service.forms.base import JSON
+from trainwright.servers.service.language import REQUESTS
 from trainwright.servers.service.served import ServedModel
 from trainwright.version import VERSION
 
@@ -26,6 +28,56 @@ def description(model: ServedModel) -> dict[str, Any]:
 
 def openapi(model: ServedModel, title: str) -> dict[str, Any]:
     """Return the interface of a service in OpenAPI 3.1."""
+    if task_for(model.predictor.info).generates_text:
+        own, schemas = _language_paths()
+    else:
+        own, schemas = {"/predict": {"post": _predict(model)}}, {"Predictions": _predictions(model)}
+    plain = {"200": {"description": "OK"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": VERSION},
+        "paths": {
+            **own,
+            "/health": {"get": {"summary": "Whether the process lives", "responses": plain}},
+            "/ready": {"get": {"summary": "Whether requests are answered", "responses": plain}},
+            "/version": {"get": {"summary": "What is served", "responses": plain}},
+            "/metrics": {"get": {"summary": "Metrics for Prometheus", "responses": plain}},
+        },
+        "components": {
+            "schemas": {**schemas, "Error": _ERROR},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _language_paths() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the paths of a language model, and the schemas of their bodies."""
+    _, schemas = msgspec.json.schema_components(REQUESTS.values(), ref_template="#/components/schemas/{name}")
+    summaries = {
+        "/generate": "Continue a text",
+        "/v1/completions": "Continue texts, for clients of OpenAI",
+        "/v1/chat/completions": "Answer a chat, for clients of OpenAI",
+    }
+    paths: dict[str, Any] = {
+        route: {
+            "post": {
+                "summary": summaries[route],
+                "requestBody": {
+                    "required": True,
+                    "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{body.__name__}"}}},
+                },
+                "responses": {"200": {"description": "The text; with `stream`, its pieces as they come."}},
+            }
+        }
+        for route, body in REQUESTS.items()
+    }
+    models = {"summary": "The model, for clients of OpenAI", "responses": {"200": {"description": "OK"}}}
+    return {**paths, "/v1/models": {"get": models}}, schemas
+
+
+def _predict(model: ServedModel) -> dict[str, Any]:
+    """Return the description of `POST /predict`."""
     form = model.form
     binary = {"schema": {"type": "string", "format": "binary"}}
     bodies = {name: binary for name in form.readers() if name != JSON}
@@ -39,7 +91,7 @@ def openapi(model: ServedModel, title: str) -> dict[str, Any]:
         "429": "Too many rows wait.",
         "503": "The model did not come to the request in time.",
     }
-    predict = {
+    return {
         "summary": f"Predict {form.noun}",
         "description": f"Predictions of run {model.predictor.run.id} ({model.predictor.info.task}).",
         "parameters": [
@@ -67,23 +119,6 @@ def openapi(model: ServedModel, title: str) -> dict[str, Any]:
                 for code, text in problems.items()
             },
         },
-    }
-    plain = {"200": {"description": "OK"}}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": title, "version": VERSION},
-        "paths": {
-            "/predict": {"post": predict},
-            "/health": {"get": {"summary": "Whether the process lives", "responses": plain}},
-            "/ready": {"get": {"summary": "Whether requests are answered", "responses": plain}},
-            "/version": {"get": {"summary": "What is served", "responses": plain}},
-            "/metrics": {"get": {"summary": "Metrics for Prometheus", "responses": plain}},
-        },
-        "components": {
-            "schemas": {"Predictions": _predictions(model), "Error": _ERROR},
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
-        "security": [{}, {"key": []}],
     }
 
 

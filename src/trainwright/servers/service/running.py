@@ -68,6 +68,8 @@ def run(settings: Settings, say: Callable[[str, str | None], None]) -> None:
     config = uvicorn.Config(
         _Factory(settings),
         factory=True,
+        workers=settings.workers,
+        timeout_worker_healthcheck=60,
         lifespan="on",
         access_log=False,
         log_level="warning",

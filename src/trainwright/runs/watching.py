@@ -1,0 +1,139 @@
+"""The reference of a run: its training rows and held-out predictions, read once and kept in its folder."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainwright.datasets.base import DataBundle
+from trainwright.datasets.tables.table import Table
+from trainwright.errors import InputError, TrainwrightError
+from trainwright.inference.predictor import Predictor
+from trainwright.monitoring.reference import FILE, Reference
+from trainwright.records.artifact import ArtifactDir
+from trainwright.records.decision import journalled_decisions
+from trainwright.records.run_dir import RunDir
+from trainwright.runs.data.bundles import bundle_of_objects
+from trainwright.runs.decisions import replayed_skips
+from trainwright.runs.objects import passed_objects, require_objects
+from trainwright.runs.wiring import load_data
+from trainwright.runs.workdir import working_directory, working_for
+from trainwright.types import FEATURES, Array
+from trainwright.world import ALONE
+
+log = logging.getLogger("trainwright")
+
+
+def artifact_reference(path: Path) -> Path:
+    """Return the path of the reference that goes with an exported model: inside a folder, beside a file."""
+    return path / "reference.json" if path.is_dir() else path.with_name(f"{path.name}.reference.json")
+
+
+def reference_of(run: RunDir, predictor: Predictor, data: Any = None, *, trust: bool = False) -> Reference:
+    """Return the reference of a run: the one that it keeps, or a new one, made from its own data and kept.
+
+    Args:
+        run: The run; or an exported model, which has the reference that was exported with it.
+        predictor: Its model.
+        data: The data, if the run was given them as objects.
+        trust: Whether the user trusts the run.
+
+    Raises:
+        InputError: There is none, and the run's data are gone, have changed or are not given.
+        CheckpointError: The one that is kept is damaged.
+    """
+    if isinstance(run, ArtifactDir):
+        return _of_artifact(run)
+    if kept := run.read_json(FILE):
+        return Reference.from_json(kept)
+    bundle = bundle_with_rows(run, predictor, data, trust=trust)
+    log.info("drift: the thresholds are computed from the training rows, once")
+    made = Reference.of(
+        run.id,
+        training_columns(predictor, bundle),
+        _held_out(predictor, bundle),
+        predictor.watched_targets,
+        predictor.config.experiment.seed,
+    )
+    try:
+        run.write_json(FILE, made.to_json())
+    except OSError as error:
+        log.warning(
+            "%s cannot be written (%s): the next command makes it again", run.path / FILE, error.strerror
+        )
+    return made
+
+
+def _of_artifact(artifact: ArtifactDir) -> Reference:
+    from trainwright.records.document import parse_json
+    from trainwright.safe_files import read_regular
+
+    path = artifact_reference(artifact.path)
+    if not path.is_file():
+        raise InputError(
+            f"{artifact.path} was exported without the reference of its training rows ({path.name}); name "
+            f"the run itself, {artifact.certificate.run['id']}, or export it again after `trainwright drift`"
+        )
+    return Reference.from_json(parse_json(read_regular(path)))
+
+
+def bundle_with_rows(
+    run: RunDir, predictor: Predictor, data: Any = None, *, trust: bool = False
+) -> DataBundle:
+    """Return the run's own data with all rows as they were before encoding.
+
+    Raises:
+        InputError: They are gone, have changed, or are not given.
+    """
+    require_objects(run, "drift", data=data, model=predictor.model_object)
+    with working_for(run, folder := working_directory(run), trust=trust):
+        try:
+            if "data" in passed_objects(run):
+                return bundle_of_objects(run, predictor, data, sys.maxsize)
+            settle = replayed_skips(journalled_decisions(run.journal), ALONE)
+            bundle = load_data(predictor.config, predictor.model_object, settle, examples=sys.maxsize)
+        except TrainwrightError as error:
+            raise InputError(
+                f"the training rows of run {run.id} cannot be read any more (in {folder}), and it keeps no "
+                f"reference of them ({FILE}): {error}"
+            ) from error
+    recorded = run.require_manifest().split_sha256("train")
+    if bundle.splits["train"].fingerprint() != recorded:
+        raise InputError(
+            f"the train split is not that of run {run.id}: the data have changed, and it keeps no reference "
+            f"of what they were ({FILE})"
+        )
+    return bundle
+
+
+def training_rows(bundle: DataBundle) -> Any:
+    """Return the training rows as `Predictor.watched` takes them; None: they have no columns."""
+    rows = bundle.examples.get("train")
+    if isinstance(rows, Table):
+        return rows
+    if bundle.preparation is not None:
+        return None
+    batch = bundle.splits["train"].take(np.arange(len(bundle.splits["train"])))
+    return batch if FEATURES in batch and batch[FEATURES].ndim == 2 else None
+
+
+def training_columns(predictor: Predictor, bundle: DataBundle) -> Mapping[str, Array]:
+    """Return the columns of the training rows, targets among them, (rows,) each."""
+    rows = training_rows(bundle)
+    if rows is None:
+        return {}
+    return predictor.watched(rows)
+
+
+def _held_out(predictor: Predictor, bundle: DataBundle) -> Mapping[str, Array]:
+    """Return the columns of the predictions for the rows that the model was not trained on."""
+    if predictor.gives_masks:
+        return {}
+    splits = [bundle.splits[name] for name in ("val", "test") if name in bundle.splits]
+    parts = [part.outputs for split in splits for part in predictor.model.predict(split)]
+    return predictor.table(np.concatenate(parts)) if parts else {}
