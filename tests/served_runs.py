@@ -1,5 +1,13 @@
 """Small runs of each form of requests, for the tests of the service."""
 
+import os
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +57,15 @@ def text_run(folder: Path) -> Run:
     return _trained(folder, "texts", data, "lstm")
 
 
+def language_run(folder: Path) -> Run:
+    """A language model."""
+    (folder / "text.txt").write_text("The cat sat on the mat. " * 60, encoding="utf-8")
+    data = {"type": "text", "path": str(folder / "text.txt"), "length": 16}
+    return _trained(
+        folder, "language", data, {"type": "gpt", "num_layers": 1, "num_heads": 2, "hidden_size": 16}
+    )
+
+
 def array_run(folder: Path) -> tuple[Run, Any]:
     """A classifier of arrays (3, 4) float32, and some rows."""
     draw = np.random.default_rng(0)
@@ -65,3 +82,28 @@ def _trained(folder: Path, name: str, data: Any, model: Any) -> Run:
         "training": {"max_steps": 3, "batch_size": 4, "threads": 1},
     }
     return trainwright.train(given, runs_dir=folder / "runs", quiet=True)
+
+
+@contextmanager
+def serving(run: Run, *options: object) -> Iterator[tuple[str, str]]:
+    """Start the command, and yield its addresses: host and port of HTTP, and of gRPC."""
+    words = [sys.executable, "-m", "trainwright", "serve", run.path, "--port", 0, "--grpc-port", 0, *options]
+    process = subprocess.Popen(
+        [*map(str, words)], stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    try:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.search(r"http://(\S+) .*gRPC: ([^;]+);", line)
+        assert found, line + process.stderr.read()
+        http, grpc = found.groups()
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://{http}/v2/health/ready", timeout=5):
+                    break
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                assert process.poll() is None, process.stderr.read()
+        yield http, grpc
+    finally:
+        process.terminate()
+        process.wait(30)

@@ -24,7 +24,7 @@ from starlette.testclient import TestClient
 
 import trainwright
 from customers import NEW
-from served_runs import WORDS, array_run, image_run, matrix_run, table_run, text_run
+from served_runs import WORDS, array_run, image_run, language_run, matrix_run, table_run, text_run
 from trainwright.runs.run import Run
 from trainwright.servers.service.app import Service, make_app
 from trainwright.servers.service.errors import full, late
@@ -341,6 +341,13 @@ class TestOtherForms:
             assert "[3, 4]" in error
             texts = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]}
             assert "numbers" in both.infer([texts], 400)["error"]
+
+    def test_a_language_model_is_asked_elsewhere(self, folder: Path) -> None:
+        with served(language_run(folder)) as both:
+            found = both.rest.get(f"/v2/models/{both.name}").json()
+            assert (found["inputs"], found["outputs"]) == ([], [])
+            given = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["The "]}
+            assert "/generate" in both.infer([given], 400)["error"]
 
 
 def opened(content: bytes) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.datasets.tables.table import nearest
 from trainwright.plugins import task_for
-from trainwright.servers.service.errors import invalid
+from trainwright.servers.service.errors import RequestError, invalid
 from trainwright.servers.service.forms.arrays import ArrayForm
 from trainwright.servers.service.forms.base import Rows
 from trainwright.servers.service.forms.images import ImageForm
@@ -36,6 +36,8 @@ def rows_of(model: ServedModel, inputs: Sequence[Tensor]) -> Rows:
         RequestError: They are not what the model takes.
     """
     form = model.form
+    if task_for(model.predictor.info).generates_text:
+        raise RequestError(400, "writes_texts", "this model writes texts: ask /generate or /v1/completions")
     given = {one.name: one for one in inputs}
     if len(given) < len(inputs):
         raise invalid("two inputs have the same name")
@@ -184,6 +186,8 @@ def _of_arrays(form: ArrayForm, given: Mapping[str, Tensor]) -> Rows:
 def inputs_of(model: ServedModel) -> list[tuple[str, str, list[int]]]:
     """Return name, datatype and shape of the tensors that a model takes; -1 is any size."""
     form, preparation = model.form, model.predictor.preparation
+    if task_for(model.predictor.info).generates_text:
+        return []
     if isinstance(form, ArrayForm):
         return [
             (name, datatype_of(np.dtype(spec.dtype)), [-1, *spec.shape]) for name, spec in form.specs.items()
