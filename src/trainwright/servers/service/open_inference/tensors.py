@@ -21,6 +21,7 @@ NUMBERS: dict[str, np.dtype[Any]] = {
     **{f"FP{8 * size}": np.dtype(f"<f{size}") for size in (2, 4, 8)},
 }  # fmt: skip
 _MOST_AXES = 16
+_LARGEST = 1 << 40  # elements along an axis
 _SHOWN = 100  # characters of a name in a message
 _SIZE = 4  # bytes that hold the length of an element of BYTES
 
@@ -55,9 +56,11 @@ def _checked(name: str, datatype: str, shape: Sequence[int]) -> int:
     if datatype != BYTES and datatype not in NUMBERS:
         known = ", ".join([*NUMBERS, BYTES])
         raise wrong(name, f"datatype {datatype[:_SHOWN]!r} given; there are {known}")
-    if not 1 <= len(shape) <= _MOST_AXES or any(size < 0 for size in shape):
-        shown = f"{[*shape[:_MOST_AXES]]}"[:_SHOWN]
-        raise wrong(name, f"shape {shown} given; give 1 to {_MOST_AXES} sizes of 0 or more, the rows first")
+    if not 1 <= len(shape) <= _MOST_AXES or any(not 0 <= size <= _LARGEST for size in shape):
+        sizes = [str(size) if abs(size) <= _LARGEST else "a huge number" for size in shape[:_MOST_AXES]]
+        raise wrong(
+            name, f"shape [{', '.join(sizes)}] given; give 1 to {_MOST_AXES} sizes from 0 on, the rows first"
+        )
     return math.prod(shape)
 
 
