@@ -90,6 +90,40 @@ _KEY = "TRAINWRIGHT_API_KEY"
     help="Give all rows to another model, too, and count in /metrics how its predictions differ.",
 )
 @click.option(
+    "--window",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="The length of the windows that are compared with the training rows, in minutes; 0: none are.",
+)
+@click.option(
+    "--alarm-rate",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.01,
+    show_default=True,
+    help="The probability of an alarm in a window without drift.",
+)
+@click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the windows in this folder, also when the service ends.",
+)
+@click.option(
+    "--log",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Log rows and predictions to Parquet files in this folder.",
+)
+@click.option(
+    "--log-sample",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="The share of the requests that are logged.",
+)
+@click.option(
+    "--log-without", metavar="COLUMN", multiple=True, help="Leave a column out of the log; several times."
+)
+@click.option(
     "--reload-s",
     type=click.FloatRange(0),
     default=2.0,
@@ -113,6 +147,12 @@ def serve(
     key_file: Path | None,
     shares: tuple[str, ...],
     shadow: str | None,
+    window: float,
+    alarm_rate: float,
+    state: Path | None,
+    log: Path | None,
+    log_sample: float,
+    log_without: tuple[str, ...],
     reload_s: float,
     trust: bool,
     runs_dir: str | None,
@@ -147,6 +187,12 @@ def serve(
         key=_key(key_file),
         shares=_shares(shares),
         shadow=shadow,
+        window_seconds=window * 60,
+        alarm_rate=alarm_rate,
+        state=state,
+        log=log,
+        log_sample=log_sample,
+        log_without=log_without,
         reload_seconds=reload_s,
     )
 

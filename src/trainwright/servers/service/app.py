@@ -33,15 +33,17 @@ from trainwright.servers.service.forms.base import JSON, Rows
 from trainwright.servers.service.language import Language
 from trainwright.servers.service.metrics import CONTENT_TYPE, Metrics
 from trainwright.servers.service.models import Models
+from trainwright.servers.service.recording import Record, Recorder, RequestLog
 from trainwright.servers.service.served import Answer, Asked, ServedModel
 from trainwright.servers.service.settings import Settings
 from trainwright.servers.service.shadow import Shadow
+from trainwright.servers.service.watching import Watch
 from trainwright.version import VERSION
 
 log = logging.getLogger("trainwright")
 _OPEN = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")  # what needs no key
 _INLINE = 1 << 16  # bytes of JSON that are read in the loop itself
-_ENCODER = msgspec.json.Encoder()
+_ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.item())  # numbers of NumPy
 _LONGEST = 128  # characters of the name of a request
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -65,12 +67,16 @@ class Service:
             timeout=settings.timeout,
         )
         self.shadow = Shadow(self.models, self.batcher, self.metrics)
+        self.watch = self._watch()
+        request_log = settings.log and RequestLog(settings.log, settings.log_sample, settings.log_without)
+        self._recorder = Recorder([one for one in (self.watch, request_log) if one], self.metrics)
         self.is_ready = False
 
     def start(self) -> None:
         """Start the threads."""
         self.batcher.start()
         self.models.start()
+        self._recorder.start()
         self.is_ready = True
 
     def close(self) -> None:
@@ -78,6 +84,14 @@ class Service:
         self.is_ready = False
         self.models.close()
         self.batcher.close()
+        self._recorder.close()
+
+    def _watch(self) -> Watch | None:
+        """Return the windows of drift, where there are columns or predictions to watch."""
+        settings, task = self.settings, task_for(self.models.main.predictor.info)
+        if not settings.window_seconds or settings.state is None or task.sums:
+            return None
+        return Watch(settings.state, settings.window_seconds, settings.alarm_rate, self.metrics)
 
     def _answer(self, jobs: Sequence[Job]) -> Sequence[Any]:
         """Answer jobs of one model, in the thread of the queue."""
@@ -102,14 +116,14 @@ class Service:
 
     async def predict(self, request: Request) -> Response:
         """Answer a request for predictions."""
-        identifier = _identifier(request)
+        began, identifier = time.perf_counter(), _identifier(request)
         model = self.models.for_request(identifier)
         threshold, is_lenient = _options(request.query_params)
         body = await read_body(request, self.settings.max_body)
         kind = _content_type(request.headers.get("content-type", ""))
         rows = await _read(model, body, kind)
-        answer: Answer = await self.ask(Asked(model, rows, threshold, is_lenient))
-        self.shadow.follow(lambda other: other.form.read(body, *kind), answer)
+        asked = Asked(model, rows, threshold, is_lenient)
+        answer = await self.answer(identifier, asked, lambda other: other.form.read(body, *kind), began)
         found = _predictions(answer, by_column=rows.by_column)
         return _json({**found, "id": identifier, "run": model.predictor.run.id})
 
@@ -134,6 +148,28 @@ class Service:
             ("GET", "/v1/models", language.models),
         ]
 
+    async def answer(
+        self, identifier: str, asked: Asked, read: Callable[[ServedModel], Rows], began: float
+    ) -> Answer:
+        """Return the predictions of a request, and record them.
+
+        Args:
+            identifier: The name of the request.
+            asked: What it asks.
+            read: Reads its rows for another model.
+            began: The time at which it came, by `time.perf_counter`.
+
+        Raises:
+            RequestError: There are none; see `ask`.
+        """
+        answer = await self.ask(asked)
+        self.shadow.follow(read, answer)
+        if not answer.errors:
+            seconds = time.perf_counter() - began
+            record = Record(identifier, asked.model, asked.rows.content, answer, time.time(), seconds)
+            self._recorder.add(record)
+        return answer
+
     async def ask(self, asked: Asked) -> Answer:
         """Return the predictions of rows, which wait in the queue.
 
@@ -155,6 +191,12 @@ class Service:
         """Say what is served."""
         models = {role: documentation.description(one) for role, one in self.models.by_role.items()}
         return _json({"trainwright": VERSION, "models": models})
+
+    async def drift(self, request: Request) -> Response:  # noqa: ARG002
+        """Return the windows of served rows, compared with the training rows."""
+        if self.watch is None:
+            raise RequestError(404, "not_watched", "drift is not watched: serve with --window")
+        return _json(await asyncio.to_thread(self.watch.report))
 
     async def show_metrics(self, request: Request) -> Response:  # noqa: ARG002
         """Return the metrics."""
@@ -236,6 +278,7 @@ def make_app(settings: Settings) -> FastAPI:
         ("GET", "/ready", service.ready),
         ("GET", "/version", service.version),
         ("GET", "/metrics", service.show_metrics),
+        ("GET", "/drift", service.drift),
     ):
         app.add_route(path, service.guarded(path, endpoint), methods=[method])
     app.openapi = lambda: documentation.openapi(service.models.main, app.title)  # type: ignore[method-assign]

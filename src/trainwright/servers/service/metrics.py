@@ -33,6 +33,20 @@ class Metrics:
             "Largest difference of a number in a row of predictions from that of the shadow model.",
             buckets=_DIFFERENCES,
         )
+        self.unrecorded = counter("trainwright_unrecorded_rows", "Rows that were not recorded.")
+        self.drift_alarm = prometheus.Gauge(
+            "trainwright_drift_alarm",
+            "1 if the last window has drifted.",
+            registry=self.registry,
+            multiprocess_mode="livemostrecent",
+        )
+        self.drift_score = prometheus.Gauge(
+            "trainwright_drift_score",
+            "Score of a column in the last window; above 1 it has drifted.",
+            ["column"],
+            registry=self.registry,
+            multiprocess_mode="livemostrecent",
+        )
         self.waiting = prometheus.Gauge(
             "trainwright_queue_rows",
             "Rows that wait for the model.",

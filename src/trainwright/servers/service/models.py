@@ -20,7 +20,7 @@ log = logging.getLogger("trainwright")
 _WEIGHTS = ("best", "checkpoints")  # folders of a run whose files change with its weights
 
 
-def loaded(settings: Settings, name: str) -> ServedModel:
+def loaded(settings: Settings, role: str, name: str) -> ServedModel:
     """Return the model that a name stands for now.
 
     Raises:
@@ -31,7 +31,7 @@ def loaded(settings: Settings, name: str) -> ServedModel:
     path = found.path.resolve()  # of a link: the run has the name of its folder
     predictor = api.load(path, runs_dir=settings.runs_dir, trust=settings.trust)
     predictor.be_quiet()
-    return ServedModel(predictor, name, identity)
+    return ServedModel(predictor, name, identity, is_shadow=role == "shadow")
 
 
 def identity_of(found: RunDir) -> str:
@@ -77,7 +77,7 @@ class Models:
         names = {"main": settings.model, **{f"split {name}": name for name, _ in settings.shares}}
         if settings.shadow is not None:
             names["shadow"] = settings.shadow
-        self.by_role = {role: loaded(settings, name) for role, name in names.items()}
+        self.by_role = {role: loaded(settings, role, name) for role, name in names.items()}
         self._refused: set[str] = set()  # identities of models that could not be loaded
         self._stop = threading.Event()
         for role, model in self.by_role.items():
@@ -121,7 +121,7 @@ class Models:
             identity = identity_of(find(now.name, self._settings.runs_dir, has_model))
             if identity == now.identity or identity in self._refused:
                 return
-            self.by_role[role] = new = loaded(self._settings, now.name)
+            self.by_role[role] = new = loaded(self._settings, role, now.name)
         except Exception as error:  # the old model answers on
             self._refused.add(identity)
             self._changed(role, now, None)

@@ -8,14 +8,24 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
-from trainwright.errors import InputError
+from trainwright.api import load
+from trainwright.errors import InputError, TrainwrightError
+from trainwright.monitoring.reference import FILE
+from trainwright.plugins import task_for
+from trainwright.records.artifact import ArtifactDir
+from trainwright.records.listing import has_model
+from trainwright.runs.lookup import find
+from trainwright.runs.watching import reference_of
 from trainwright.servers.service.metrics import MULTIPROCESS
 from trainwright.servers.service.settings import Settings
 
@@ -65,30 +75,61 @@ def run(settings: Settings, say: Callable[[str, str | None], None]) -> None:
         with _bound(settings.host, settings.grpc_port, "--grpc-port") as probe:
             settings = replace(settings, grpc_port=probe.getsockname()[1])
         grpc_address = f"{settings.host}:{settings.grpc_port}"
-    config = uvicorn.Config(
-        _Factory(settings),
-        factory=True,
-        workers=settings.workers,
-        timeout_worker_healthcheck=60,
-        lifespan="on",
-        access_log=False,
-        log_level="warning",
-        timeout_graceful_shutdown=_GRACE,
-        server_header=False,
-        h11_max_incomplete_event_size=1 << 16,
-    )
     # uvicorn ends with the signal that stopped it, once these are its handlers again.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
-    if settings.workers == 1:
-        config.load()  # an error of the model is said here
-        say(address, grpc_address)
-        uvicorn.Server(config).run(sockets=[listening])
-        return
     with tempfile.TemporaryDirectory() as folder:
-        os.environ[MULTIPROCESS] = folder
+        settings = replace(settings, state=settings.state or Path(folder) / "state")
+        config = uvicorn.Config(
+            _Factory(settings),
+            factory=True,
+            workers=settings.workers,
+            timeout_worker_healthcheck=60,
+            lifespan="on",
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=_GRACE,
+            server_header=False,
+        )
+        if settings.workers == 1:
+            config.load()  # an error of the model is said here
+        else:
+            os.environ[MULTIPROCESS] = folder
         say(address, grpc_address)
-        Multiprocess(config, sockets=[listening]).run()
+        with _references(settings):
+            if settings.workers == 1:
+                uvicorn.Server(config).run(sockets=[listening])
+            else:
+                Multiprocess(config, sockets=[listening]).run()
+
+
+@contextmanager
+def _references(settings: Settings) -> Iterator[None]:
+    """Make the references of the models, which drift is measured against, in a process of its own."""
+    if not settings.window_seconds:
+        yield
+        return
+    maker = get_context("spawn").Process(target=make_references, args=(settings,), daemon=True)
+    maker.start()
+    try:
+        yield
+    finally:
+        maker.kill()
+        maker.join()
+
+
+def make_references(settings: Settings) -> None:
+    """Make the references that the runs do not keep yet; a run without its data gets none, and a warning."""
+    for name in (settings.model, *(name for name, _ in settings.shares)):
+        try:
+            found = find(name, settings.runs_dir, has_model)
+            if isinstance(found, ArtifactDir) or found.read_json(FILE):
+                continue
+            predictor = load(found.path, runs_dir=settings.runs_dir, trust=settings.trust)
+            if not task_for(predictor.info).sums:
+                reference_of(found, predictor, trust=settings.trust)
+        except TrainwrightError as error:
+            log.warning("drift of %s is not watched: %s", name, error)
 
 
 def _bound(host: str, port: int, option: str) -> socket.socket:

@@ -60,12 +60,14 @@ class ServedModel:
         predictor: The predictor.
         name: What the user called it.
         identity: What tells it from another model of this name.
+        is_shadow: Whether its predictions are compared only.
     """
 
-    def __init__(self, predictor: Predictor, name: str, identity: str) -> None:
+    def __init__(self, predictor: Predictor, name: str, identity: str, *, is_shadow: bool = False) -> None:
         self.predictor = predictor
         self.name = name
         self.identity = identity
+        self.is_shadow = is_shadow
         self.form = form_of(predictor)
 
     def answer(self, jobs: Sequence[Job]) -> Sequence[Answer | Exception]:

@@ -28,6 +28,12 @@ class Settings:
         shares: Other models, and the share of the requests that each answers.
         shadow: A model that gets the rows of all requests, and whose predictions are compared.
         threads: The number of threads that a replica computes with.
+        state: The folder in which the replicas keep the windows of drift.
+        window_seconds: The length of a window; 0: drift is not watched.
+        alarm_rate: The probability of an alarm in a window without drift.
+        log: The folder of the log of requests; None: there is none.
+        log_sample: The share of the requests that are logged.
+        log_without: Columns that are left out of the log.
         reload_seconds: How often to look whether the name stands for another model; 0: never.
     """
 
@@ -47,4 +53,10 @@ class Settings:
     shares: Sequence[tuple[str, float]] = ()
     shadow: str | None = None
     threads: int = 1
+    state: Path | None = None
+    window_seconds: float = 3600.0
+    alarm_rate: float = 0.01
+    log: Path | None = None
+    log_sample: float = 1.0
+    log_without: Sequence[str] = ()
     reload_seconds: float = 2.0

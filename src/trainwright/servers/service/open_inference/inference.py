@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -132,14 +133,14 @@ async def infer(service: Service, request: Request) -> list[Tensor]:
     Raises:
         RequestError: There are none.
     """
-    model, inputs = request.model, request.inputs
+    began, model, inputs = time.perf_counter(), request.model, request.inputs
     threshold = _threshold(request.parameters)
     if sum(tensor.values.size for tensor in inputs) <= _INLINE:
         rows = rows_of(model, inputs)
     else:
         rows = await asyncio.to_thread(rows_of, model, inputs)
-    answer = await service.ask(Asked(model, rows, threshold))
-    service.shadow.follow(lambda other: rows_of(other, inputs), answer)
+    asked = Asked(model, rows, threshold)
+    answer = await service.answer(request.identifier, asked, lambda other: rows_of(other, inputs), began)
     return _chosen(answer, request.outputs)
 
 

@@ -1,0 +1,235 @@
+"""Records of what a service has answered: for windows of drift, and for a log that becomes training rows.
+
+Answers are put into a queue, and a thread takes them from there, many at a time: no request waits for it.
+Where it cannot keep up, answers are dropped, and counted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from trainwright.datasets.tables.table import Table
+from trainwright.errors import TrainwrightError
+from trainwright.servers.service.metrics import Metrics
+from trainwright.servers.service.served import Answer, ServedModel
+
+log = logging.getLogger("trainwright")
+_WAITING = 20_000  # rows in the queue of records
+_SECONDS = 0.5  # between two looks into it
+_PART_ROWS = 50_000  # of a file of the log
+_PART_SECONDS = 10.0  # that rows of the log wait to be written
+
+
+class Record(NamedTuple):
+    """A request that was answered.
+
+    Attributes:
+        identifier: The name of the request.
+        model: The model that answered.
+        content: Its rows, as the form of the model joins them.
+        answer: The answer.
+        at: The time, in seconds since 1970.
+        seconds: How long it took.
+    """
+
+    identifier: str
+    model: ServedModel
+    content: Any
+    answer: Answer
+    at: float
+    seconds: float
+
+
+class Sink(Protocol):
+    """A receiver of records."""
+
+    def take(self, model: ServedModel, rows: Any, records: Sequence[Record]) -> None:
+        """Take records of one model, and their rows joined, as the predictor takes them."""
+
+    def tick(self) -> None:
+        """Do what is due by the clock."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+class Recorder:
+    """A queue of records, and the thread that empties it.
+
+    Args:
+        sinks: What gets the records.
+        metrics: Gets the number of rows that were dropped.
+    """
+
+    def __init__(self, sinks: Sequence[Sink], metrics: Metrics) -> None:
+        self._sinks = sinks
+        self._metrics = metrics
+        self._records: deque[Record] = deque()
+        self._waiting = 0
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="records", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, where there is something to record for."""
+        if self._sinks:
+            self._thread.start()
+
+    def close(self) -> None:
+        """Record what waits, and stop the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def add(self, record: Record) -> None:
+        """Put a record into the queue."""
+        rows = _count(record.answer)
+        if not self._sinks or not rows:
+            return
+        with self._lock:
+            if self._waiting and self._waiting + rows > _WAITING:
+                self._metrics.unrecorded.inc(rows)
+                return
+            self._waiting += rows
+            self._records.append(record)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_SECONDS):
+            self._empty()
+        self._empty()
+        for sink in self._sinks:
+            sink.close()
+
+    def _empty(self) -> None:
+        """Give what waits to the sinks."""
+        with self._lock:
+            records, self._records, self._waiting = self._records, deque(), 0
+        for model, group in groupby(records, lambda record: record.model):
+            self._give(model, list(group))
+        for sink in self._sinks:
+            sink.tick()
+
+    def _give(self, model: ServedModel, records: Sequence[Record]) -> None:
+        joinable = [one for one in records if isinstance(one.content, list)]
+        groups = [joinable] if joinable else []
+        groups += [[one] for one in records if not isinstance(one.content, list)]
+        for group in groups:
+            is_joined = isinstance(group[0].content, list)
+            rows = model.form.joined([one.content for one in group]) if is_joined else group[0].content
+            for sink in self._sinks:
+                try:
+                    sink.take(model, rows, group)
+                except (TrainwrightError, OSError, ValueError) as error:
+                    self._metrics.unrecorded.inc(sum(_count(one.answer) for one in group))
+                    log.warning("answers are not recorded: %s", type(error).__name__)
+
+
+def _count(answer: Answer) -> int:
+    return len(next(iter(answer.columns.values()), []))
+
+
+def joined_answers(records: Sequence[Record]) -> dict[str, list[Any]]:
+    """Return the columns of the predictions of some records."""
+    return {
+        name: [cell for one in records for cell in one.answer.columns[name]]
+        for name in records[0].answer.columns
+    }
+
+
+class RequestLog:
+    """A log of rows and predictions as Parquet files, which `data.type: requests` reads.
+
+    Beside the columns of the rows there are `_time` (UTC), `_request_id`, `_row` (from 1), `_run`, and those
+    of the predictions, `_prediction` and so on.
+
+    Args:
+        folder: Where they are written.
+        sample: The share of the requests that are logged; chosen by the names of the requests.
+        without: Columns that are left out.
+    """
+
+    def __init__(self, folder: Path, sample: float, without: Sequence[str]) -> None:
+        self._folder = folder
+        self._sample = sample
+        self._without = {*without}
+        self._parts: list[Any] = []
+        self._rows = 0
+        self._since = time.monotonic()
+        self._number = 0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def take(self, model: ServedModel, rows: Any, records: Sequence[Record]) -> None:
+        """Take records; they are written together with others."""
+        import pyarrow as pa
+
+        counts = [_count(one.answer) for one in records]
+        is_logged = np.repeat([self._is_chosen(one.identifier) for one in records], counts)
+        if not is_logged.any():
+            return
+        columns = {name: cells for name, cells in _columns(rows).items() if name not in self._without}
+        columns["_time"] = np.repeat([np.datetime64(int(one.at * 1e6), "us") for one in records], counts)
+        columns["_request_id"] = np.repeat(np.array([one.identifier for one in records], object), counts)
+        columns["_row"] = np.concatenate([np.arange(1, count + 1) for count in counts])
+        columns["_run"] = np.full(sum(counts), model.predictor.run.id, object)
+        columns |= {f"_{name}": cells for name, cells in joined_answers(records).items()}
+        table = pa.table({name: _arrow(cells) for name, cells in columns.items()})
+        if self._parts and table.schema != self._parts[0].schema:
+            self._write()
+        self._parts.append(table.filter(pa.array(is_logged)))
+        self._rows += int(is_logged.sum())
+
+    def _is_chosen(self, identifier: str) -> bool:
+        digest = hashlib.sha256(b"log " + identifier.encode(errors="replace")).digest()
+        return int.from_bytes(digest[:8]) < self._sample * 2**64
+
+    def tick(self) -> None:
+        """Write what has waited long enough."""
+        if self._rows >= _PART_ROWS or time.monotonic() - self._since >= _PART_SECONDS:
+            self._write()
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._write()
+
+    def _write(self) -> None:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        self._since = time.monotonic()
+        if not self._parts:
+            return
+        parts, self._parts, self._rows = self._parts, [], 0
+        moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        self._number += 1
+        path = self._folder / f"requests-{moment}-{os.getpid()}-{self._number}.parquet"
+        hidden = path.with_name(f".{path.name}.tmp")
+        parquet.write_table(pa.concat_tables(parts), hidden)
+        hidden.rename(path)
+
+
+def _columns(rows: Any) -> Mapping[str, Any]:
+    """Return the columns of rows; those of images, texts and arrays are not kept."""
+    if isinstance(rows, Table):
+        return dict(rows.columns)
+    if hasattr(rows, "columns"):
+        return {str(name): rows[name].to_numpy() for name in rows.columns}
+    if isinstance(rows, list) and all(isinstance(one, str) for one in rows):
+        return {"text": np.array(rows, object)}
+    return {}
+
+
+def _arrow(cells: Any) -> Any:
+    import pyarrow as pa
+
+    return pa.array(cells, from_pandas=True)

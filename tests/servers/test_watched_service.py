@@ -1,0 +1,125 @@
+"""What a service has answered: windows of drift, and a log."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from starlette.testclient import TestClient
+
+import trainwright
+from customers import NEW, config, write_customers
+from trainwright.monitoring.reference import FILE
+from trainwright.runs.run import Run
+from trainwright.servers.service.app import make_app
+from trainwright.servers.service.running import make_references
+from trainwright.servers.service.settings import Settings
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("watched")
+    table = write_customers(folder / "customers.csv", 600)
+    run = trainwright.train(config(table, "lightgbm"), runs_dir=folder / "runs", quiet=True)
+    make_references(Settings(str(run.path)))
+    assert (run.path / FILE).is_file()
+    return run
+
+
+def rows_of(run: Run, count: int, **changes: Any) -> list[dict[str, Any]]:
+    """Rows like those of the training."""
+    frame = pd.read_csv(run.path.parent.parent.parent / "customers.csv").drop(columns=["plan", "spent"])
+    rows = frame.sample(count, replace=True, random_state=3).to_dict("records")
+    return [
+        {**{name: None if cell != cell else cell for name, cell in row.items()}, **changes} for row in rows
+    ]
+
+
+def windows(client: TestClient, rows: int) -> list[dict[str, Any]]:
+    """The windows, once they have so many rows."""
+    while True:
+        answer = client.get("/drift")
+        if answer.status_code == 200:
+            found: list[dict[str, Any]] = answer.json()["windows"]
+            if sum(one["rows"] for one in found) >= rows:
+                return found
+
+
+def test_rows_like_those_of_the_training_have_not_drifted(run: Run, tmp_path: Path) -> None:
+    with TestClient(make_app(Settings(str(run.path), state=tmp_path))) as client:
+        for start in range(0, 300, 50):
+            client.post("/predict", json=rows_of(run, 300)[start : start + 50])
+        found = windows(client, 300)
+        assert [one["verdict"] for one in found] == ["no drift"] * len(found)
+        assert sum(one["window"]["requests"] for one in found) == 6
+
+
+def test_a_unit_error_is_named_and_raises_the_alarm(run: Run, tmp_path: Path) -> None:
+    settings = Settings(str(run.path), state=tmp_path, window_seconds=0.5)
+    with TestClient(make_app(settings)) as client:
+        rows = [{**row, "age": row["age"] * 100} for row in rows_of(run, 200)]
+        while "trainwright_drift_alarm 1.0" not in client.get("/metrics").text:
+            client.post("/predict", json=rows)
+        assert any(line.startswith("age: ") for one in windows(client, 200) for line in one["lines"]), (
+            "the column is named"
+        )
+        assert 'trainwright_drift_score{column="age"}' in client.get("/metrics").text
+        assert client.get("/drift").json()["drifted"]
+
+
+def test_windows_of_replicas_add_up(run: Run, tmp_path: Path) -> None:
+    settings = Settings(str(run.path), state=tmp_path, window_seconds=1e9)
+    with TestClient(make_app(settings)) as client:
+        client.post("/predict", json=rows_of(run, 100))
+        windows(client, 100)
+    (file,) = tmp_path.glob("*/*.json")
+    kept = json.loads(file.read_text())
+    assert kept["rows"] == 100
+    file.rename(file.with_name("1.json"))  # that of another replica
+    (file.parent / "2.json").write_text("{")  # and a damaged one
+    with TestClient(make_app(settings)) as client:
+        client.post("/predict", json=rows_of(run, 50))
+        (found,) = windows(client, 150)
+        assert found["rows"] == 150
+
+
+def test_the_log_holds_rows_and_predictions(run: Run, tmp_path: Path) -> None:
+    settings = Settings(str(run.path), log=tmp_path / "log", log_without=["city"], window_seconds=0)
+    rows = rows_of(run, 20)
+    with TestClient(make_app(settings)) as client:
+        assert client.get("/drift").status_code == 404
+        answers = [
+            client.post("/predict", json=rows[i : i + 5], headers={"x-request-id": f"r{i}"}).json()
+            for i in range(0, 20, 5)
+        ]
+        assert client.post("/predict?on_error=null", json=[{**NEW[0], "age": "x"}]).status_code == 200
+    log = pd.read_parquet(tmp_path / "log").sort_values(["_request_id", "_row"], key=lambda c: c)
+    assert len(log) == 20
+    assert [*log.columns][:5] == ["age", "income", "joined", "seats", "_time"]
+    first = log[log["_request_id"] == "r0"]
+    assert first["age"].tolist() == [row["age"] for row in rows[:5]]
+    assert first["_row"].tolist() == [1, 2, 3, 4, 5]
+    assert first["_prediction"].tolist() == [one["prediction"] for one in answers[0]["predictions"]]
+    assert set(log["_run"]) == {run.id}
+    assert (pd.Timestamp.now("UTC").tz_localize(None) - log["_time"]).abs().max() < pd.Timedelta("1h")
+    assert not list((tmp_path / "log").glob(".*"))
+
+
+def test_a_sample_of_the_requests_is_logged(run: Run, tmp_path: Path) -> None:
+    names = [f"r{random.Random(i).random()}" for i in range(200)]
+    for folder in ("a", "b"):
+        settings = Settings(str(run.path), log=tmp_path / folder, log_sample=0.3, window_seconds=0)
+        with TestClient(make_app(settings)) as client:
+            for name in names:
+                client.post("/predict", json=NEW, headers={"x-request-id": name})
+    first, second = (sorted({*pd.read_parquet(tmp_path / folder)["_request_id"]}) for folder in ("a", "b"))
+    assert first == second  # it depends on the names alone
+    assert 0.15 < len(first) / 200 < 0.45
+    assert np.mean([name in first for name in names]) == len(first) / 200
