@@ -267,7 +267,7 @@ def make_app(settings: Settings) -> FastAPI:
             await asyncio.to_thread(service.close)
 
     app = FastAPIOffline(
-        title=f"trainwright serve {settings.model}",
+        title=f"Predictions of {settings.model}",
         version=VERSION,
         lifespan=lifespan,
         redoc_url=None,
@@ -281,7 +281,10 @@ def make_app(settings: Settings) -> FastAPI:
         ("GET", "/drift", service.drift),
     ):
         app.add_route(path, service.guarded(path, endpoint), methods=[method])
-    app.openapi = lambda: documentation.openapi(service.models.main, app.title)  # type: ignore[method-assign]
+    is_locked = settings.key is not None
+    app.openapi = lambda: documentation.openapi(  # type: ignore[method-assign]
+        service.models.main, app.title, needs_key=is_locked
+    )
     app.state.service = service
     return app
 

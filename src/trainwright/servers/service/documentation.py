@@ -26,7 +26,7 @@ def description(model: ServedModel) -> dict[str, Any]:
     }
 
 
-def openapi(model: ServedModel, title: str) -> dict[str, Any]:
+def openapi(model: ServedModel, title: str, *, needs_key: bool) -> dict[str, Any]:
     """Return the interface of a service in OpenAPI 3.1."""
     if task_for(model.predictor.info).generates_text:
         own, schemas = _language_paths()
@@ -50,12 +50,12 @@ def openapi(model: ServedModel, title: str) -> dict[str, Any]:
                 }
             },
         },
-        "components": {
-            "schemas": {**schemas, "Error": _ERROR},
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
-        "security": [{}, {"key": []}],
+        "components": {"schemas": {**schemas, "Error": _ERROR}, **(_KEY if needs_key else {})},
+        "security": [{"key": []}] if needs_key else [],
     }
+
+
+_KEY = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}
 
 
 def _language_paths() -> tuple[dict[str, Any], dict[str, Any]]:
