@@ -549,6 +549,18 @@ def test_a_key_is_asked_for(run: Run) -> None:
             assert both.call("ModelInfer", request, metadata=good).outputs
 
 
+def test_answers_are_logged_as_others_are(run: Run, expected: pd.DataFrame, tmp_path: Path) -> None:
+    with served(run, log=tmp_path / "log", window_seconds=0) as both:
+        both.infer(columns(), id="rest")
+        both.call("ModelInfer", message(both.name, columns(), raw=True, id="grpc"))
+    log = pd.read_parquet(tmp_path / "log")
+    for name in ("rest", "grpc"):
+        rows = log[log["_request_id"] == name]
+        assert rows["_prediction"].tolist() == expected["prediction"].tolist()
+        assert rows["age"].tolist() == [row["age"] for row in NEW]
+        assert rows["income"].isna().tolist() == [False, True, False]
+
+
 def changed(at: int, **more: Any) -> list[dict[str, Any]]:
     inputs = columns()
     inputs[at] = {key: value for key, value in {**inputs[at], **more}.items() if value is not ...}
