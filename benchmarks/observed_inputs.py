@@ -8,8 +8,8 @@ from typing import Any
 from unittest import mock
 
 import trainwright
-from trainwright.process.observation import observing
-from trainwright.runs import workdir
+from trainwright.process.observation.observing import observing
+from trainwright.runs import attempt, workdir
 
 STEPS, ROUNDS = 3000, 6
 CONFIG: dict[str, Any] = {
@@ -30,7 +30,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(ROUNDS):
             for name, way in ways.items():
-                with mock.patch.object(workdir, "observing", way):
+                with (
+                    mock.patch.object(workdir, "observing", way),
+                    mock.patch.object(attempt, "observing", way),
+                ):
                     run = trainwright.train(CONFIG, quiet=True, runs_dir=folder)
                 microseconds[name].append(run.result["train_seconds"] / STEPS * 1e6)
     for name, times in microseconds.items():

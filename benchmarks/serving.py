@@ -1,8 +1,8 @@
 """Requests a second of `trainwright serve` beside a FastAPI endpoint by hand, LitServe and MLflow's server.
 
-All serve the same model with one thread; wrk asks for predictions of one row, with 1, 8 and 64 connections, in
-turns. LitServe and MLflow are left out where they are not installed; they may have an environment of their own:
-`python benchmarks/serving.py [PEERS/bin]`.
+All serve the same model with one thread; wrk asks for predictions of one row, with 1, 8 and 64 connections,
+in turns. LitServe and MLflow are left out where they are not installed; they may have an environment of their
+own: `python benchmarks/serving.py [PEERS/bin]`.
 """
 
 from __future__ import annotations

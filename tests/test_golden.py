@@ -79,6 +79,9 @@ SPLITS: dict[str, dict[str, Any]] = {
     "fold": {"folds": 4, "fold": 1},
     "fold of groups": {"folds": 4, "fold": 2, "group": "team", "stratify": False},
     "fold of time": {"folds": 4, "fold": 2, "time": "day"},
+    "hash of a key": {"by": "hash", "key": ["team", "kind"], "seed": 3, "val": 0.2},
+    "hash of the content": {"by": "hash", "val": 0.2},
+    "fold of hashes": {"by": "hash", "key": "day", "folds": 4, "fold": 1},
 }
 
 
@@ -209,6 +212,9 @@ GOLDEN = {
     "split: fold": "5e2c449056a5655d",
     "split: fold of groups": "440ccf721bf13605",
     "split: fold of time": "457bacce8a073618",
+    "split: hash of a key": "be67835e9f83c499",
+    "split: hash of the content": "c5cdcb8351179429",
+    "split: fold of hashes": "499d0b5f005899c0",
     "preparation: one hot": "732ef63b98ec3000",
     "preparation: ordinal": "ca37ad8cdd1c945c",
     "preparation: category": "910753e796914237",

@@ -1,8 +1,10 @@
-"""Write numbers for people, everywhere alike."""
+"""Write numbers and lists for people, everywhere alike."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 _DIGITS = 4  # significant digits
 _MOST_DIGITS = 12  # of a share that is almost 1
@@ -36,3 +38,15 @@ def number(value: object, *, zeros: bool = True) -> str:
         digits += 1
         text = f"{value:#.{digits}g}"
     return text.removesuffix(".") if zeros else text.rstrip("0").removesuffix(".")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words: `1 row`, `1,200 rows`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(names: Iterable[Any], limit: int = 8) -> str:
+    """Join names like `a, b, c and 5 more`."""
+    shown = [str(name) for name in names]
+    more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
+    return ", ".join(shown[:limit]) + more

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import pytest
 from commandline import Command
 
 
@@ -62,3 +63,23 @@ def test_schema(command: Command) -> None:
     found = command("config", "schema").json
     assert found["$schema"].endswith("2020-12/schema")
     assert {"experiment", "data", "model", "training"} <= set(found["properties"])
+
+
+def test_columns_of_the_split_and_of_expectations_are_looked_for(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(
+        "data:\n  path: t.csv\n  target: y\n  type: csv\n  split: {by: hash, key: costumer}\n"
+        "  expect: {aeg: {}, columns: {required: [customer]}}\nmodel: random_forest\n"
+    )
+    assert command("config", "check", "c.yaml").code == 0  # the file is elsewhere
+    Path("t.csv").write_text("customer,age,y\n1,2,0\n2,3,1\n")
+    done = command("config", "check", "c.yaml")
+    assert done.code == 2
+    assert "c.yaml:5" in done.err
+    assert "data.split.key: t.csv has no column 'costumer'; did you mean 'customer'?" in done.err
+    assert "data.expect.column.aeg: t.csv has no column 'aeg'; did you mean 'age'?" in done.err
+    assert "required" not in done.err
+    named = ("data.split.key=customer", "data.expect=null")
+    assert command("config", "check", "c.yaml", *named).code == 0

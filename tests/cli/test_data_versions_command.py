@@ -54,6 +54,52 @@ def test_from_add_to_gc(capsys: pytest.CaptureFixture[str]) -> None:
     assert "was deleted by ada" in text_of(capsys, "log")
 
 
+def test_a_version_is_tagged_later(capsys: pytest.CaptureFixture[str]) -> None:
+    for i in range(3):
+        Path("churn.csv").write_text(f"a\n{i}\n")
+        text_of(capsys, "add", "churn.csv")
+    assert text_of(capsys, "tag", "churn@v1", "prod") == "churn@prod is churn@v1\n"
+    assert json_of(capsys, "tag", "churn@v2", "prod")["tags"] == ["prod"]
+    assert json_of(capsys, "show", "churn@v1")["tags"] == []
+    assert "'v9' is no tag" in text_of(capsys, "tag", "churn@v1", "v9", code=2)
+    assert "has no version 'v9'" in text_of(capsys, "tag", "churn@v9", "good", code=2)
+    text_of(capsys, "delete", "churn@v2")
+    assert "churn@v2 was deleted" in text_of(capsys, "tag", "churn@v2", "good", code=2)
+    assert "there are: v1, v3, latest\n" in text_of(capsys, "show", "churn@gut", code=2)
+    assert "churn@v2 was deleted" in text_of(capsys, "show", "churn@prod", code=2)
+    assert "churn is a data set; name a version as churn@VERSION: there are: v1, v3, latest\n" in text_of(
+        capsys, "show", "churn", code=2
+    )
+    assert "'chrun' names no version of data" in text_of(capsys, "show", "chrun", code=2)
+
+
+def test_many_data_sets_are_listed_in_part(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("churn.csv").write_text("a\n1\n")
+    for i in range(12):
+        text_of(capsys, "add", "churn.csv", "--name", f"set{i:02d}")
+    assert "there are: set00, set01, set02, set03, ..., set07, set08" in text_of(
+        capsys, "show", "x@v1", code=2
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        *((word, "log") for word in ("ls", "list", "versions")),
+        ("checkout", "get"),
+        *((word, "delete") for word in ("rm", "remove")),
+        ("push", "add"),
+        ("tags", "tag"),
+    ],
+)
+def test_words_of_other_tools_are_answered(word: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"Did you mean 'data {meant}'?" in text_of(capsys, word, code=2)
+
+
+def test_force_without_keep_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--keep N" in text_of(capsys, "gc", "--force", code=2)
+
+
 def test_another_folder_of_runs_has_other_versions(capsys: pytest.CaptureFixture[str]) -> None:
     Path("churn.csv").write_text("a\n1\n")
     text_of(capsys, "add", "churn.csv", "--runs-dir", "team")

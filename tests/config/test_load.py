@@ -266,6 +266,10 @@ class TestOverrides:
         (message,) = messages(GOOD, ["tracking=[mlflow"])
         assert message.startswith("command line: tracking: cannot read '[mlflow': not valid YAML")
 
+    def test_a_sign_needs_quotes(self):
+        (message,) = messages(GOOD, ["data.params.delimiter=,"])
+        assert message.endswith("""cannot read ',': give it in quotes: 'data.params.delimiter=","'""")
+
     def test_unknown_key(self):
         (message,) = messages(GOOD, ["training.epoch=3"])
         assert message.startswith("command line: training.epoch: unknown key; did you mean 'epochs'?")
@@ -377,6 +381,17 @@ class TestExtends:
             "model.type is transformer instead of mlp: mlp's params dropped" in note
             for note in resolved.notes
         )
+
+    def test_another_type_of_table_keeps_all_but_options_and_names_what_was_set(self, adapters):
+        base = load({**GOOD, "data": {"path": "a.csv", "target": "y", "features_from": "a:b"}}).config
+        data = base.data.model_dump() | {"params": {"delimiter": ";"}}
+        data = {key: value for key, value in data.items() if key != "version"}
+        both = {"data.type": "parquet", "data.path": "b.parquet"}
+        kept = load({**GOOD, "data": data}, both, adapters=adapters)
+        assert kept.config.data.features_from == "a:b"
+        assert kept.notes == ("overrides: data.type is parquet instead of csv: csv's params dropped",)
+        other = load({**GOOD, "data": data}, {"data.type": "digits"}, adapters=adapters)
+        assert "csv's params, path, features_from dropped" in other.notes[0]
 
     def test_another_scheduler_keeps_what_it_knows(self):
         base = {

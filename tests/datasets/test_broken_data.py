@@ -106,7 +106,7 @@ BROKEN: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "other delimiter": (
         csv_text(ROWS, ";"),
         {},
-        r"only one column, 'height;children.*data\.params\.delimiter: ';'",
+        r"only one column, 'height;children.*data\.params\.delimiter: \";\"",
     ),
     "damaged UTF-8": (
         changed(6, city="Zürich").encode() + "7,Gen\u00e8ve,x\n".encode()[:6] + b"\n",

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import json
 import lzma
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from trainwright.config import load
 from trainwright.config.file_types import ending_of, file_type
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import PLAIN
@@ -262,6 +264,18 @@ def test_the_delimiter_is_found_where_it_may_be(tmp_path: Path) -> None:
         read_table(file, finds=())
     with pytest.raises(DataError, match="only one column"):
         CsvDataset(DataConfig(type="csv", path=str(file)), CsvParams()).read(str(file))
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
+def test_the_delimiter_that_an_error_proposes_can_be_given(tmp_path: Path, delimiter: str) -> None:
+    file = tmp_path / "rows.csv"
+    FRAME.to_csv(file, index=False, sep=delimiter)
+    with pytest.raises(DataError) as error:
+        read_table(file, finds=())
+    (word,) = shlex.split(str(error.value).partition("command line ")[2].rstrip(")"))
+    config = load({"data": {"path": str(file), "target": "sold"}, "model": "random_forest"}, [word]).config
+    assert config.data is not None
+    assert config.data.params == {"delimiter": delimiter}
 
 
 @pytest.mark.parametrize("block", [False, True])

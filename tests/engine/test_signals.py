@@ -378,3 +378,14 @@ def test_a_second_ctrl_c_ends_the_process_at_once(monkeypatch: pytest.MonkeyPatc
             os.kill(os.getpid(), signum)
             assert ended == codes
         assert signals.status == "interrupted"
+
+
+def test_a_forked_child_has_the_handlers_from_before() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with Signals():
+        child = os.fork()
+        if child == 0:
+            now = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+            os._exit(0 if now == before else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert signal.getsignal(signal.SIGTERM) not in before

@@ -6,7 +6,7 @@ import importlib
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -88,3 +88,54 @@ def test_changed_code_is_named_by_all_that_uses_the_model(
     assert len(lines) == 2
     assert "changed_helper" in lines[0]
     assert "changed_metric" in lines[1]
+
+
+STEP = """
+import pandas as pd
+
+def with_region(frame):
+    known = pd.read_csv("lookup/regions.csv").set_index("code")["weight"]
+    return frame.assign(weight=frame["code"].map(known))
+"""
+
+
+def test_a_changed_lookup_file_is_named_by_all_that_predicts(
+    project: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("changed_step.py").write_text(STEP)
+    Path("lookup").mkdir()
+    Path("lookup/regions.csv").write_text("code,weight\n1,3.5\n2,1.5\n3,2.0\n")
+    rows = [f"{i},{i % 3 + 1},{i % 5},{'yes' if i % 3 else 'no'}" for i in range(120)]
+    Path("t.csv").write_text("\n".join(["id,code,other,y", *rows]) + "\n")
+    data = {
+        "path": "t.csv",
+        "target": "y",
+        "features_from": "changed_step:with_region",
+        "split": {"by": "hash", "key": "id"},
+    }
+    config = {"data": data, "model": "logistic_regression", "training": {"threads": 1}}
+    run = trainwright.train(config, quiet=True)
+    assert "lookup/regions.csv" in run.manifest["observed"]["files"]
+    uses = {
+        "evaluate": lambda: trainwright.evaluate(run, data="t.csv"),
+        "predict": lambda: trainwright.load(run).predict("t.csv"),
+        "retrain": lambda: trainwright.retrain(run, data="t.csv", quiet=True),
+    }
+
+    def named(use: Callable[[], object]) -> list[str]:
+        forget()
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            use()
+        return [line.split(",")[0] for line in caplog.messages if f"run {run.id} has read, has" in line]
+
+    for use in uses.values():
+        assert named(use) == []
+    Path("lookup/regions.csv").write_text("code,weight\n1,3.5\n2,9.5\n3,2.0\n")
+    for use in uses.values():
+        assert named(use) == ["file lookup/regions.csv"]
+    capsys.readouterr()
+    assert main(["predict", str(run.path), "t.csv", "-o", "out.csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changed_files"] == ["lookup/regions.csv"]
+    assert main(["evaluate", str(run.path), "t.csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changed_files"] == ["lookup/regions.csv"]

@@ -69,6 +69,27 @@ def broken(frame):
 def no_frame(frame):
     return frame["amount"].to_numpy()
 
+class First:
+    """The mean amount of the first rows that it transforms, which another object of it will not know."""
+
+    mean = None
+
+    def transform(self, frame):
+        if self.mean is None:
+            self.mean = frame["amount"].mean()
+        return frame.assign(above=frame["amount"] - self.mean)
+
+class Scaled:
+    """The amount as scikit-learn scales it: what is fitted is kept, not the transformer."""
+
+    def fit(self, frame):
+        from sklearn.preprocessing import StandardScaler
+        scaler = StandardScaler().fit(frame[["amount"]])
+        self.mean, self.scale = scaler.mean_, scaler.scale_
+
+    def transform(self, frame):
+        return frame.assign(amount=(frame["amount"] - self.mean[0]) / self.scale[0])
+
 class Holder:
     def fit(self, frame):
         import re
@@ -159,6 +180,16 @@ def test_a_step_is_fitted_to_training_rows_alone_and_kept_without_pickle() -> No
     assert "y" not in kept["dtypes"]
 
 
+def test_what_a_transformer_of_scikit_learn_has_fitted_can_be_kept() -> None:
+    run = trainwright.train(config("my_steps:Scaled"), quiet=True)
+    loaded = trainwright.load(run).load_data()
+    train = split_of(run)["train"]["amount"]
+    assert set(loaded.preparation.steps.to_json()["state"]) == {"mean", "scale"}
+    table = loaded.preparation.steps.open().apply(rows())
+    expected = (rows()["amount"] - train.mean()) / train.std(ddof=0)
+    np.testing.assert_allclose(table.columns["amount"], expected)
+
+
 def test_its_code_is_an_input_and_reproduce_is_identical() -> None:
     run = trainwright.train(config("my_steps:Means"), quiet=True)
     manifest = json.loads((run.path / "manifest.json").read_text())
@@ -174,6 +205,41 @@ def test_its_code_is_an_input_and_reproduce_is_identical() -> None:
     assert "identical" in done.stdout, done.stderr
 
 
+@pytest.mark.services
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_killed_run_ends_with_the_bits_of_the_whole_one(processes: int) -> None:
+    """The step is fitted again after a kill, in processes that order sets otherwise."""
+    options = {
+        "model": {"type": "mlp", "hidden": [8], "dropout": 0.2},
+        "training": {"max_steps": 20, "batch_size": 16, "threads": 1},
+        "checkpoint": {"every_n_steps": 4, "every_n_minutes": None},
+        "logging": {"every_n_steps": 1},
+        "distributed": {"virtual": {"data": 2}},
+    }
+    whole = trainwright.train(config("my_steps:Means") | options, quiet=True)
+    Path("config.json").write_text(json.dumps(config("my_steps:Means") | options))
+    train = (
+        "import json, signal, trainwright; from small_runs import SignalAt; "
+        "trainwright.train(json.load(open('config.json')), runs_dir='killed', quiet=True, "
+        "callbacks=[SignalAt(13, signal.SIGKILL)])"
+    )
+    resume = (
+        f"import trainwright; trainwright.resume('last', {{'distributed.nproc': {processes}}}, "
+        "runs_dir='killed', quiet=True)"
+    )
+    paths = os.pathsep.join([".", str(Path(__file__).parents[1])])
+    for seed, code, expected in (("1", train, -9), ("2", resume, 0)):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "PYTHONHASHSEED": seed}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == expected, done.stderr
+    run = trainwright.get("last", runs_dir="killed")
+    assert (run.status, run.digest, run.metrics) == ("completed", whole.digest, whole.metrics)
+    kept = [json.loads((one.path / "data.json").read_text()) for one in (whole, run)]
+    assert kept[0] == kept[1]
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -183,6 +249,7 @@ def test_its_code_is_an_input_and_reproduce_is_identical() -> None:
         ("my_steps:of_the_row_before", "gives 'before' of 20 rows"),
         ("my_steps:of_those_so_far", "gives 'so_far' of 20 rows"),
         ("my_steps:of_its_place", "gives 'place' of 20 rows"),
+        ("my_steps:First", "gives 'above' of 20 rows"),
         ("my_steps:broken", "my_steps:broken failed: KeyError"),
         ("my_steps:no_frame", "returned ndarray; return a data frame"),
         ("my_steps:Holder", "has fitted 'expression', which holds an object of re.Pattern"),

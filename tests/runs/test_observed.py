@@ -20,7 +20,8 @@ import trainwright
 from trainwright.callbacks.base import Callback
 from trainwright.datasets.samples.file_hashes import hash_of
 from trainwright.errors import ChangedInputsError, DataError, InputError
-from trainwright.process import observation
+from trainwright.process.observation.observing import observing
+from trainwright.process.observation.record import current
 from trainwright.records.manifest import Manifest, ObservedInputs
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.unrepeatable_calls import unrepeatable_calls
@@ -41,6 +42,7 @@ def rows(scale):
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The user's folder, which modules are imported from."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path.parent / f"{tmp_path.name}-cache"))
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
     yield tmp_path
@@ -73,6 +75,25 @@ def _zipped(value: int) -> None:
     with zipfile.ZipFile("it.zip", "w") as archive:
         archive.writestr("value.txt", str(value))
         archive.writestr("zipped_of_it.py", f"A = {value} + 10")
+
+
+def _tokenizer(value: int) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+
+    Tokenizer(WordLevel({"a": value}, unk_token="a")).save("it.json")
+
+
+def _compiled(value: int) -> None:
+    import torch
+
+    torch.jit.save(torch.jit.trace(lambda x: x * value, torch.ones(1)), "it.pt")
+
+
+def _cached(folder: str, value: int) -> None:
+    place = Path(os.environ["XDG_CACHE_HOME"]) / folder
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "it.txt").write_text(str(value))
 
 
 # What reads something, what makes it, and how its change is called.
@@ -185,6 +206,82 @@ CASES: dict[str, tuple[str, Callable[[int], Any], str]] = {
         _zipped,
         "file: it.zip was",
     ),
+    "a file in an open folder": (
+        "folder = os.open('deep', os.O_RDONLY)\ndescriptor = os.open('it.txt', os.O_RDONLY, dir_fd=folder)\n"
+        "scale = os.read(descriptor, 9)\nos.close(descriptor)",
+        lambda v: (Path("deep").mkdir(exist_ok=True), Path("deep/it.txt").write_text(str(v))),
+        "file: deep/it.txt was",
+    ),
+    "a file beside what a link leads to": (
+        "scale = open('link/../it.txt').read()",
+        lambda v: (
+            Path("a/b").mkdir(parents=True, exist_ok=True),
+            Path("link").is_symlink() or Path("link").symlink_to("a/b"),
+            Path("a/it.txt").write_text(str(v)),
+        ),
+        "file: a/it.txt was",
+    ),
+    "where a link leads": (
+        "scale = len(os.readlink('link'))",
+        lambda v: (Path("link").unlink(missing_ok=True), Path("link").symlink_to("a" * v)),
+        "file: link@ was",
+    ),
+    "a question about access": (
+        "scale = 1 + os.access('flag', os.R_OK)",
+        lambda v: Path("flag").touch() if v > 1 else None,
+        "file: flag was missing, is",
+    ),
+    "a question about a link": (
+        "scale = 1 + os.path.lexists('flag')",
+        lambda v: Path("flag").touch() if v > 1 else None,
+        "file: flag was missing, is",
+    ),
+    "the size of a file without its link": (
+        "scale = os.lstat('it.txt').st_size",
+        lambda v: Path("it.txt").write_text("1" * v),
+        "file: it.txt was",
+    ),
+    "a hidden name": (
+        "scale = len(os.listdir('deep'))",
+        lambda v: (Path("deep").mkdir(exist_ok=True), Path(f"deep/.{v}").touch()),
+        "file: deep/ was",
+    ),
+    "names in an open folder": (
+        "scale = len(os.listdir(os.open('deep', os.O_RDONLY)))",
+        lambda v: (Path("deep").mkdir(exist_ok=True), Path(f"deep/{v}").touch()),
+        "file: deep/ was",
+    ),
+    "a module that is not there": (
+        "import importlib.util\nscale = 1 + (importlib.util.find_spec('perhaps_of_it') is None)",
+        lambda v: Path("perhaps_of_it.py").touch() if v > 1 else None,
+        "file: perhaps_of_it.py was missing, is",
+    ),
+    "a file of Arrow's own": (
+        "import pyarrow as pa\nwith pa.OSFile('it.txt') as file:\n    scale = file.read()\n"
+        "assert isinstance(file, pa.OSFile)",
+        lambda v: Path("it.txt").write_text(str(v)),
+        "file: it.txt was",
+    ),
+    "a file system of Arrow's": (
+        "from pyarrow import fs\nscale = fs.LocalFileSystem().open_input_file('it.txt').read()",
+        lambda v: Path("it.txt").write_text(str(v)),
+        "file: it.txt was",
+    ),
+    "a tokenizer": (
+        "from tokenizers import Tokenizer\nscale = Tokenizer.from_file('it.json').get_vocab()['a']",
+        _tokenizer,
+        "file: it.json was",
+    ),
+    "a compiled teacher": (
+        "import torch\nscale = torch.jit.load('it.pt')(torch.ones(1)).item()",
+        _compiled,
+        "file: it.pt was",
+    ),
+    "the user's folder of caches": (
+        "scale = open(os.environ['XDG_CACHE_HOME'] + '/mine/it.txt').read()",
+        lambda v: _cached("mine", v),
+        "mine/it.txt was",
+    ),
     "a thread": (
         "from concurrent.futures import ThreadPoolExecutor\n"
         "scale = list(ThreadPoolExecutor().map(np.loadtxt, ['it.txt']))[0]",
@@ -219,8 +316,50 @@ UNSEEN = {
         "the network (127.0.0.1)",
     ),
     "all variables": ("scale = len(dict(os.environ))", "all environment variables"),
-    "the clock": ("import time\nscale = time.time()", "the clock (unseen_4, line"),
+    "a copy that is used": ("env = os.environ.copy()\nscale = len(env)", "all environment variables"),
+    "a program of Git": ("import subprocess\nsubprocess.run(['git', 'help'])\nscale = 1", "the program git"),
+    "a pipe": (
+        "import tempfile, threading\npipe = tempfile.mktemp()\nos.mkfifo(pipe)\n"
+        "writes = lambda: open(pipe, 'w').write('1')\nthreading.Thread(target=writes).start()\n"
+        "scale = open(pipe).read()",
+        "another process (pipe",
+    ),
+    "shared memory": (
+        "from multiprocessing.shared_memory import SharedMemory\nown = SharedMemory(create=True, size=1)\n"
+        "its = SharedMemory(name=own.name)\nits.close()\nown.close()\nown.unlink()\nscale = 1",
+        "another process (shared memory",
+    ),
+    "the clock": ("import time\nscale = time.time()", "the clock (unseen_8, line"),
 }
+
+
+HARMLESS = {
+    "Git is asked": "subprocess.run(['git', '-C', '.', 'rev-parse', 'HEAD'], check=False, capture_output=True)",
+    "a shell asks Git": "os.popen('git describe --always').close()",
+    "variables of a program": "subprocess.run(['git', 'status'], env=dict(os.environ, A='1'), check=False)",
+    "a copy for a program": "env = os.environ.copy()\nenv['A'] = '1'\nsubprocess.run(['git', 'status'], env=env)",
+    "an inherited environment": "subprocess.run(['git', 'status'], env=os.environ)",
+    "proxies": "import urllib.request\nurllib.request.getproxies()",
+    "a folder that is removed": "import shutil\nshutil.rmtree('old')\nos.makedirs('old', exist_ok=True)",
+    "a copy over a file": "import shutil\nopen('new.txt', 'w').close()\nshutil.copy('new.txt', 'old.txt')",
+    "the state of Git": "open('.git/HEAD').read()",
+    "a tool's cache": "open(os.environ['XDG_CACHE_HOME'] + '/pip/it.txt').read()",
+    "a deadline": "import time\nend = time.time() + 60\nwhile time.time() < end:\n    break",
+}
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_what_decides_nothing_is_no_input(project: Path, case: str) -> None:
+    for folder in ("old", ".git"):
+        (project / folder).mkdir()
+        (project / folder / "HEAD").write_text("1")
+    (project / "old.txt").write_text("1")
+    _cached("pip", 1)
+    body = f"import subprocess\n{HARMLESS[case]}\nscale = 1"
+    run = trainwright.train(write_code(project, f"harmless_{list(HARMLESS).index(case)}", body), quiet=True)
+    assert (observed(run).unseen, observed(run).files) == ([], {})
+    assert set(observed(run).variables) <= {"REQUEST_METHOD"}
+    assert run.result["determinism"]["tier"] == "bitwise"
 
 
 @pytest.mark.parametrize("case", UNSEEN)
@@ -399,9 +538,9 @@ def test_very_many_files_of_a_folder_are_noted_as_one(project: Path) -> None:
 
 def test_nothing_is_noted_outside_of_runs(project: Path) -> None:
     kind, stat = type(os.environ), os.stat
-    with observation.observing(hash_of):
+    with observing(hash_of):
         assert os.environ.__class__ is not kind
-    assert observation.current() is None
+    assert current() is None
     assert (os.environ.__class__, os.stat) == (kind, stat)
 
 
@@ -440,13 +579,21 @@ def test_times_that_are_only_shown_do_not_count(project: Path) -> None:
     name = str(uuid.uuid4())
     seeded = np.random.default_rng(3)
     print(uuid.uuid4())
+    end = time.time() + 60
+    end = end + 1
+    if time.time() < end or 0 < end - time.time():
+        pass
+    stamp = np.datetime64("now")
+    stamps = pd.to_datetime(["2020-01-01"]), pd.Timestamp("today")
+    fixed = np.datetime64("2020-01-01")
+    late = time.time() > 1_700_000_000
     """
     (project / "clocks.py").write_text(textwrap.dedent(source))
     __import__("clocks")
     code = Manifest(run_id="r", experiment="e").code.model_copy(update={"modules": {"clocks": "1"}})
-    lines = [f"the clock (clocks, line {number})" for number in (15, 21, 22, 24)]
+    lines = [f"the clock (clocks, line {number})" for number in (15, 21, 22, 24, 33, 34, 36)]
     lines += [f"random numbers without a seed (clocks, line {number})" for number in (25, 26)]
-    assert unrepeatable_calls(code) == lines
+    assert sorted(unrepeatable_calls(code)) == sorted(lines)
 
 
 def test_readers_of_native_code_take_content_as_before() -> None:
@@ -454,9 +601,38 @@ def test_readers_of_native_code_take_content_as_before() -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with observation.observing(hash_of):
+    with observing(hash_of):
         buffer = pa.BufferOutputStream()
         pq.write_table(pa.table({"a": [1]}), buffer)
         assert pq.read_table(pa.BufferReader(buffer.getvalue())).num_rows == 1
         with pytest.raises(Exception, match=r"(?i)protobuf|parse"):
             onnxruntime.InferenceSession(b"\0no model")
+
+
+@pytest.mark.services
+def test_what_another_process_reads_is_an_input(project: Path) -> None:
+    for name in ("of-0", "of-1", "late-1"):
+        (project / f"{name}.txt").write_text("1")
+    source = """
+    import os, torch
+    RANK = os.environ.get("RANK")
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 3)
+            open(f"of-{RANK}.txt").read()
+
+        def forward(self, x):
+            if RANK == "1" and self.training:
+                open("late-1.txt").read()
+            return self.layer(x)
+    """
+    config = network(project, "in_ranks", "pass")
+    (project / "in_ranks.py").write_text(textwrap.dedent(source))
+    config["distributed"] = {"virtual": {"data": 2}, "nproc": 2}
+    run = trainwright.train(config, ["training.max_steps=8"], quiet=True)
+    assert sorted(observed(run).files) == ["late-1.txt", "of-0.txt", "of-1.txt"]
+    assert run.result["determinism"]["tier"] == "bitwise"
+    (project / "late-1.txt").write_text("2")
+    assert [one.what for one in trainwright.reproduce(run).inputs] == ["late-1.txt"]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,116 @@ def test_warm_starts(here: Path) -> None:
         for name, run in (("cold", cold), ("warm", warm))
     }
     assert close["warm"] < 1e-5 < close["cold"]
+
+
+def test_another_type_of_table_keeps_its_settings(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Such as the step that makes features, which gets texts of a file without types."""
+    january, march = customers(600), customers(700)
+    january.to_csv("january.csv", sep=";", decimal=",", index=False)
+    march.to_parquet("march.parquet")
+    march.to_csv("march.csv", sep=";", decimal=",", index=False)
+    customers(900).to_parquet("large.parquet")
+    Path("more_columns.py").write_text(
+        "def double(frame):\n    return frame.assign(c=frame['id'].astype(float) * 2)\n"
+    )
+    data = {
+        "path": "january.csv",
+        "target": "churn",
+        "split": BY_HASH,
+        "params": {"delimiter": ";"},
+        "features_from": "more_columns:double",
+        "expect": {"rows": "<= 800"},
+        "columns": {"b": "number"},
+    }
+    config = {"data": data, "model": LOGISTIC, "evaluation": METRICS, "training": {"threads": 1}}
+    parent = trainwright.train(config, runs_dir="runs", quiet=True)
+    with caplog.at_level(logging.WARNING):
+        child = trainwright.retrain(parent, data="march.parquet", quiet=True)
+    assert "data.type is parquet instead of csv: csv's params dropped" in caplog.text
+    of_csv = trainwright.retrain(parent, data="march.csv", quiet=True)
+    assert child.retraining["parent"]["test_f1"] == of_csv.retraining["parent"]["test_f1"]
+    flat = read_config(RunDir(child.path)).flat()
+    assert (flat["data.features_from"], flat["data.columns.b.type"]) == ("more_columns:double", "number")
+    with pytest.raises(TrainwrightError, match="there are 900 rows, but expected: <= 800"):
+        trainwright.retrain(parent, data="large.parquet", quiet=True)
+
+
+def test_keys_that_lost_their_zeros_are_named(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Their rows change their splits, so that rows that trained the parent test the child."""
+    frames = {name: pd.read_csv(f"{name}.csv") for name in ("january", "february")}
+    for name, frame in frames.items():
+        frame.assign(id=[f"{one:06}" for one in frame["id"]]).to_csv(f"{name}.csv", index=False)
+    frames["february"].to_csv("pandas.csv", index=False)
+    frames["february"].assign(id=frames["february"]["id"] + 10_000).to_csv("others.csv", index=False)
+    parent = trained(split=BY_HASH)
+    with caplog.at_level(logging.WARNING):
+        child = trainwright.retrain(parent, data="february.csv", quiet=True)
+        assert "data.split" not in caplog.text
+        assert child.retraining["rows"]["test"]
+        lost = trainwright.retrain(parent, data="pandas.csv", quiet=True)
+        assert "are written differently than in the data of run" in caplog.text
+        assert lost.retraining == {}
+        with pytest.raises(GateError, match=r"cannot be judged: \d+ of \d+ keys of data\.split"):
+            trainwright.retrain(parent, data="pandas.csv", gate="test_f1 > 0.1", quiet=True)
+        caplog.clear()
+        other = trainwright.retrain(parent, data="others.csv", quiet=True)
+        assert re.search(r" 0 of [1-6]\d keys of data.split", caplog.text)
+        assert other.retraining["rows"]["test"]
+
+
+def test_a_deleted_version_of_the_parent_is_not_needed_where_keys_decide(here: Path) -> None:
+    for name in ("january", "february"):
+        trainwright.data_add(f"{name}.csv", "clients", runs_dir="runs")
+    parent = trained("clients@v1", BY_HASH)
+    trainwright.data_delete("clients@v1", force=True, runs_dir="runs")
+    child = trainwright.retrain(parent, data="clients@v2", gate="test_f1 > 0.1", quiet=True)
+    assert child.retraining["rows"]["test"] == len(of_the_test(customers(900)))
+
+
+def colored(count: int, colors: str, labels: tuple[str, str] = ("no", "yes")) -> pd.DataFrame:
+    """Return customers with a color, on which their label depends."""
+    frame = customers(count)
+    frame["color"] = [colors[one % len(colors)] for one in frame["id"]]
+    frame["churn"] = np.where(frame["color"].isin(["b", "d"]), labels[1], labels[0])
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("model", "encode", "colors"),
+    [
+        ("lightgbm", "auto", "abcde"),
+        ("xgboost", "auto", "bcdx"),
+        ("mlp", "onehot", "bcdx"),
+        ("mlp", "ordinal", "abcde"),
+    ],
+)
+def test_weights_are_not_taken_for_other_categories(
+    here: Path, model: str, encode: str, colors: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The codes of categories are their places in the alphabet, so that one more gives others new meanings."""
+    colored(400, "bcde").to_csv("january.csv", index=False)
+    colored(400, colors).to_csv("february.csv", index=False)
+    data = {"path": "january.csv", "target": "churn", "split": BY_HASH, "encode": encode}
+    config = {"data": data, "model": model, "training": {"epochs": 1, "threads": 1}}
+    parent = trainwright.train(config, runs_dir="runs", quiet=True)
+    words = ["retrain", parent.id, "--data", "february.csv", "--runs-dir", "runs", "--quiet"]
+    assert main([*words, "--warm-start"]) == 2
+    gone = "".join(f"; gone: '{one}'" for one in "e" if one not in colors)
+    assert f"the categories of column 'color' differ (new: '{(set(colors) - set('bcde')).pop()}'{gone})" in (
+        capsys.readouterr().err
+    )
+    assert main([*words[:3], "january.csv", *words[4:], "--warm-start"]) == 0
+    if model == "mlp":
+        with pytest.raises(InputError, match=r"('color'|list of features).* does not fit"):
+            trainwright.fork(parent, {"data.path": "february.csv", "training.epochs": 3}, quiet=True)
+
+
+def test_weights_are_not_taken_for_other_classes(here: Path) -> None:
+    colored(400, "abcd").to_csv("january.csv", index=False)
+    colored(400, "abcd", ("no", "aye")).to_csv("february.csv", index=False)
+    parent = trained(split=BY_HASH, model="lightgbm")
+    with pytest.raises(InputError, match=r"classes differ \(new: 'aye'; gone: 'yes'\); leave out"):
+        trained("february.csv", BY_HASH, model={"type": "lightgbm", "init_from": parent.id})
 
 
 def test_boosters_go_on_with_the_trees_of_the_parent(here: Path) -> None:

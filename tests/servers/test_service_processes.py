@@ -196,3 +196,11 @@ def test_a_port_that_is_taken_is_said(run: Run) -> None:
         found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert found.returncode == 2
     assert "give another --port" in found.stderr
+
+
+def test_a_body_that_does_not_come_ends_its_request(run: Run) -> None:
+    with served(run, "--timeout", 1) as (address, _):
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as slow:
+            slow.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n[")
+            assert b" 408 " in slow.recv(1000)

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 import trainwright
 from trainwright.digest import sha256_bytes
 from trainwright.errors import ConfigError, DataError
+from trainwright.records.pins import Pin
 from trainwright.testing.version_suite import FIRST, VersionSuite, read, written
 from trainwright.versions.base import Reference
 from trainwright.versions.dvc import DvcVersion
@@ -110,6 +112,12 @@ class TestDvc(VersionSuite):
 
     def lose(self, root: Path, content: bytes) -> None:
         self.stored(root, content).unlink()
+
+    def pin_with_password(self, root: Path, password: str) -> Pin:
+        found = {"commit": "0" * 40, "md5": None, "is_file": False}
+        with patch("trainwright.versions.dvc._ask", return_value=found):  # no such server is here
+            reference = {"repo": f"https://me:{password}@example.com/x.git", "path": "rows"}
+            return self.make(root).resolve(reference)
 
 
 TABLE = "a,b,target\n" + "".join(f"{i % 17},{i % 5},{i % 2}\n" for i in range(120))

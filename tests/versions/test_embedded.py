@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 
 import trainwright
+from trainwright.api import data
 from trainwright.digest import sha256_bytes
 from trainwright.errors import DataError, InputError
 from trainwright.process import file_stamps
+from trainwright.records.pins import Pin
 from trainwright.testing.version_suite import VersionSuite, read, written
 from trainwright.versions.base import Reference
 from trainwright.versions.embedded import EmbeddedVersion, sweep
 from trainwright.versions.embedded import add as adding
 from trainwright.versions.embedded.history import Entry
-from trainwright.versions.embedded.tree import PIECE_BYTES, SourceFile, TreeFile, decode, encode
+from trainwright.versions.embedded.tree import CHUNK_BYTES, SourceFile, TreeFile, decode, encode
 
 
 class TestEmbedded(VersionSuite):
@@ -49,6 +51,11 @@ class TestEmbedded(VersionSuite):
 
     def lose(self, root: Path, content: bytes) -> None:
         self.pack_of(root, content).unlink()
+
+    def pin_with_password(self, root: Path, password: str) -> Pin:
+        adapter = self.make(root)
+        adapter.url = f"s3://me:{password}@bucket/runs"
+        return adapter.resolve(self.reference(root, "rows", "latest"))
 
 
 @pytest.fixture
@@ -102,19 +109,19 @@ def test_what_cannot_be_added_is_refused(here: Path) -> None:
 
 
 def test_content_is_stored_once(here: Path) -> None:
-    data = random.Random(1).randbytes(2 * PIECE_BYTES + 5)
+    data = random.Random(1).randbytes(2 * CHUNK_BYTES + 5)
     Path("one").mkdir()
     Path("one/a.bin").write_bytes(data)
-    Path("one/b.bin").write_bytes(data[:PIECE_BYTES] + b"other" * 300_000)
+    Path("one/b.bin").write_bytes(data[:CHUNK_BYTES] + b"other" * 300_000)
     add("one")
     assert len(objects("chunks")) == 4
     Path("one/a.bin").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     add("one")
     assert len(objects("chunks")) == 5
     stored = b"".join(path.read_bytes() for path in objects("chunks"))
-    assert stored.count(data[:PIECE_BYTES]) == 1
+    assert stored.count(data[:CHUNK_BYTES]) == 1
     trainwright.data_delete("one@v1")
-    assert trainwright.data_gc().objects == 2, "the list, and the piece that no other version has"
+    assert trainwright.data_gc().objects == 2, "the list, and the chunk that no other version has"
     assert read(trainwright.data_get("one@v2", "out")) == read(Path("one"))
 
 
@@ -150,7 +157,7 @@ def test_small_files_share_packs(here: Path) -> None:
 
 def test_a_damaged_chunk_is_named_and_nothing_is_written(here: Path) -> None:
     Path("big").mkdir()
-    Path("big/rows.bin").write_bytes(random.Random(2).randbytes(PIECE_BYTES + 1000))
+    Path("big/rows.bin").write_bytes(random.Random(2).randbytes(CHUNK_BYTES + 1000))
     add("big")
     chunk = max(objects("chunks"), key=lambda path: path.stat().st_size)
     content = bytearray(chunk.read_bytes())
@@ -161,7 +168,7 @@ def test_a_damaged_chunk_is_named_and_nothing_is_written(here: Path) -> None:
     chunk.unlink()
     with pytest.raises(DataError, match=rf"rows\.bin: a chunk is missing.*{chunk.name}"):
         trainwright.data_get("big@v1", "out")
-    assert sorted(path.name for path in here.iterdir()) == ["big", "cache", "runs"]
+    assert sorted(path.name for path in here.iterdir()) == ["big", "runs"]
 
 
 def test_a_crafted_list_writes_nothing_outside_of_its_folder(here: Path) -> None:
@@ -169,9 +176,9 @@ def test_a_crafted_list_writes_nothing_outside_of_its_folder(here: Path) -> None
         content, stored = encode([TreeFile(path, 1, (sha256_bytes(b"x"),))])
         with pytest.raises(DataError, match="leads out of its folder"):
             decode(content, stored)
-    for pieces, size in (((), 1), (("x",), 1), ((sha256_bytes(b"x"),) * 2, 1)):
+    for chunks, size in (((), 1), (("x",), 1), ((sha256_bytes(b"x"),) * 2, 1)):
         with pytest.raises(DataError, match="do not fit its size"):
-            decode(*encode([TreeFile("x", size, pieces)]))
+            decode(*encode([TreeFile("x", size, chunks)]))
 
 
 def test_links_are_followed_inside_the_folder_alone(here: Path) -> None:
@@ -257,9 +264,9 @@ def test_an_unchanged_file_is_not_read_again(here: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(file_stamps, "_SETTLED_NS", -(10**18))
     monkeypatch.setattr(file_stamps, "_is_in_memory", lambda device: False)
     Path("many").mkdir()
-    written(Path("many"), {f"{i}": f"{i}".encode() for i in range(20)} | {"big": bytes(PIECE_BYTES + 1)})
+    written(Path("many"), {f"{i}": f"{i}".encode() for i in range(20)} | {"big": bytes(CHUNK_BYTES + 1)})
     add("many")
-    known = next(Path("cache/hashes").glob("pieces-*.json"))
+    known = next(Path("cache/hashes").glob("chunks-*.json"))
     seen: list[str] = []
     reading = adding._bytes_of
     monkeypatch.setattr(
@@ -270,7 +277,7 @@ def test_an_unchanged_file_is_not_read_again(here: Path, monkeypatch: pytest.Mon
     Path("many/7").write_bytes(b"changed")
     assert add("many") == "many@v2"
     assert seen == ["7"]
-    known.write_bytes(known.read_bytes().replace(b'"7":', b'"8":'))
+    known.write_bytes(known.read_bytes().replace(b'/7":', b'/8":'))
     assert add("many") == "many@v2"
     assert len(seen) == 1 + 20 + 2, "a record that was changed is not believed"
     shutil.rmtree("runs")
@@ -280,7 +287,7 @@ def test_an_unchanged_file_is_not_read_again(here: Path, monkeypatch: pytest.Mon
 
 def test_a_version_that_is_damaged_is_mended_by_adding_it_again(here: Path) -> None:
     Path("rows").mkdir()
-    files = {"large.bin": random.Random(3).randbytes(PIECE_BYTES + 7), "small.txt": b"small"}
+    files = {"large.bin": random.Random(3).randbytes(CHUNK_BYTES + 7), "small.txt": b"small"}
     add(written(Path("rows"), files))
     chunk, pack = max(objects("chunks"), key=lambda path: path.stat().st_size), objects("packs")[0]
     for path in (chunk, pack):
@@ -294,7 +301,7 @@ def test_a_version_that_is_damaged_is_mended_by_adding_it_again(here: Path) -> N
         shutil.rmtree("out")
 
 
-def test_a_lost_pack_is_mended_by_one_of_other_pieces(here: Path) -> None:
+def test_a_lost_pack_is_mended_by_one_of_other_chunks(here: Path) -> None:
     Path("rows").mkdir()
     add(written(Path("rows"), {"a.txt": b"first"}))
     (lost,) = objects("packs")
@@ -323,7 +330,7 @@ def test_versions_are_kept_in_a_store_of_objects(
 ) -> None:
     monkeypatch.setenv("TRAINWRIGHT_RUNS", f"{bucket}/runs")
     Path("rows").mkdir()
-    files = {"large.bin": random.Random(4).randbytes(PIECE_BYTES + 7), "table.csv": TABLE.encode()}
+    files = {"large.bin": random.Random(4).randbytes(CHUNK_BYTES + 7), "table.csv": TABLE.encode()}
     add(written(Path("rows"), files))
     assert not trainwright.data_add("rows")["new"]
     assert read(trainwright.data_get("rows@latest", "out")) == files
@@ -339,6 +346,28 @@ def test_versions_are_kept_in_a_store_of_objects(
     trainwright.data_delete("rows@v1")
     assert trainwright.data_gc().objects == 3  # a list and two chunks; churn@v1 needs the pack
     assert [one.id for one in trainwright.list_runs()][-1] == run.id
+
+
+def test_what_a_killed_get_left_is_deleted_by_the_next_one(here: Path) -> None:
+    Path("churn.csv").write_text(TABLE)
+    add("churn.csv")
+    left = here / ".out.csv.0123abcd.trainwright-get"
+    others = [here / name for name in (".out.csv.0123abcd.tmp", ".out2csv.0123abcd.trainwright-get", "x.csv")]
+    for folder in (left, *others):
+        folder.mkdir()
+        (folder / "out.csv").touch()
+    link = here / ".out.csv.89abcdef.trainwright-get"
+    link.symlink_to(others[-1])
+    busy = here / ".out.csv.76543210.trainwright-get"
+    busy.mkdir()
+    with data._locked(busy):
+        trainwright.data_get("churn@v1", "out.csv")
+    assert not left.exists()
+    assert busy.exists(), "another process writes to it"
+    assert all((folder / "out.csv").exists() for folder in others)
+    Path("out.csv").unlink()
+    trainwright.data_get("churn@v1", "out.csv")
+    assert not busy.exists()
 
 
 def test_nobody_deletes_while_somebody_adds(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

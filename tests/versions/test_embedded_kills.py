@@ -12,11 +12,11 @@ import pytest
 import trainwright
 from trainwright.errors import InputError
 from trainwright.testing.version_suite import FIRST, SECOND, read, written
-from trainwright.versions.embedded.tree import PIECE_BYTES
+from trainwright.versions.embedded.tree import CHUNK_BYTES
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
 CHANGES = ("fsync", "link", "unlink", "rename", "replace", "mkdir", "rmdir", "chmod")
-LARGE = {"large.bin": bytes(range(256)) * (PIECE_BYTES // 256) + b"the rest"}
+LARGE = {"large.bin": bytes(range(256)) * (CHUNK_BYTES // 256) + b"the rest"}
 
 
 def in_child(act: Callable[[], object], *, die_at: int | None = None, after: bool = False) -> int:

@@ -9,7 +9,8 @@ import pytest
 import trainwright
 from trainwright.cli.main import main
 from trainwright.datasets.samples import cache
-from trainwright.errors import ChangedInputsError, ConfigError, DataError
+from trainwright.errors import ChangedInputsError, ConfigError, DataError, InputError
+from trainwright.versions.embedded import EmbeddedVersion
 
 TABLE = "a,b,target\n" + "".join(f"{i % 17},{i % 5},{i % 2}\n" for i in range(120))
 CONFIG: dict[str, Any] = {"data": {"path": "churn@latest"}, "model": "logistic_regression"}
@@ -85,6 +86,9 @@ def test_a_file_of_the_name_is_a_file() -> None:
         ({"path": "chrun@v1"}, r"data\.path: there is no data set 'chrun'; there are: churn; did you mean"),
         ({"path": "churn@v9"}, r"churn has no version 'v9'; there are: v1, latest"),
         ({"path": "table.csv", "version": "v1"}, r"data\.version: is the version of the data set that data"),
+        ({"path": "churn"}, r"data\.path: there is no file churn, but versions .*; write churn@latest$"),
+        ({"path": "chrun"}, r"data\.path: the file name's ending is unknown"),
+        ({"train_path": "churn", "test_path": "churn@v1"}, r"data\.train_path: .* write churn@latest$"),
         ({"version": "v1"}, r"data\.version: is the version of the data set that data\.path names"),
     ],
 )
@@ -125,7 +129,12 @@ def test_predict_and_evaluate_take_versions(caplog: pytest.LogCaptureFixture) ->
     assert trainwright.evaluate(run, data="churn@v2") == trainwright.evaluate(run, data="table.csv")
     assert "was trained on" not in caplog.text
     trainwright.evaluate(run, data="churn@v1")
-    assert "holds the rows that the model was trained on" in caplog.text
+    assert f"holds the rows that run {run.id} was trained on" in caplog.text
+    other = trainwright.train({**CONFIG, "data": {**CONFIG["data"], "path": "churn@v2"}}, quiet=True)
+    for first, second, named in ((run, other, run), (other, run, run)):
+        caplog.clear()
+        trainwright.compare(first, second, data="churn@v1")
+        assert [one for one in (run, other) if f"holds the rows that run {one.id}" in caplog.text] == [named]
     assert len(trainwright.predict(run, "churn@latest")) == 120
     assert main(["predict", run.id, "churn@v2", "-o", "out.csv"]) == 0
     assert len(Path("out.csv").read_text().splitlines()) == 121
@@ -151,6 +160,55 @@ def test_deleting_runs_says_which_versions_are_free(capsys: pytest.CaptureFixtur
     assert "no other run holds" not in capsys.readouterr().out
     assert main(["runs", "delete", run.id, again.id, "--dry-run"]) == 0
     assert "no other run holds churn@v1" in capsys.readouterr().out
+    assert main(["runs", "delete", run.id, "--yes"]) == 0
+    assert "no other run holds" not in capsys.readouterr().out
+    assert main(["runs", "delete", again.id, "--yes"]) == 0
+    assert "no other run holds churn@v1" in capsys.readouterr().out
+
+
+def test_a_run_has_its_content_back_when_it_is_added_again(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trainwright")
+    run = trainwright.train(CONFIG, quiet=True)
+    add(with_edit())
+    assert trainwright.data_delete("churn@v1", force=True) == {
+        "version": "churn@v1",
+        "runs": [run.id],
+        "same": None,
+    }
+    trainwright.data_gc()
+    shutil.rmtree("cache")
+    with pytest.raises(DataError, match="churn@v1 was deleted by"):
+        trainwright.reproduce(run)
+    add(TABLE)
+    add(with_edit())
+    assert trainwright.reproduce(run).verdict == "identical"
+    assert "(data delete), but churn@v3 has the same content" in caplog.text
+    holding = trainwright.data_show("churn@v3")["runs"]
+    assert run.id in holding
+    with pytest.raises(InputError, match=f"churn@v3 is the data of runs .*{run.id}"):
+        trainwright.data_delete("churn@v3")
+    assert trainwright.data_gc(keep=1).kept == {"churn@v3": holding}
+    with pytest.raises(DataError, match="churn@v1 was deleted by"):
+        trainwright.data_delete("churn@v1", force=True)
+    add(TABLE)
+    capsys.readouterr()
+    assert main(["data", "delete", "churn@v3", "--force"]) == 0
+    assert capsys.readouterr().out == (
+        "deleted churn@v3\nchurn@v5 has the same content, so its runs can still be reproduced\n"
+    )
+    shutil.rmtree("cache")
+    assert trainwright.reproduce(run).verdict == "identical"
+
+
+def test_a_file_and_a_folder_of_one_content_are_two_versions() -> None:
+    Path("churn").mkdir()
+    Path("churn/data.csv").write_text(TABLE)
+    assert trainwright.data_add("churn")["new"]
+    trainwright.data_delete("churn@v1")
+    with pytest.raises(DataError, match="churn@v1 was deleted by"):
+        trainwright.data_get("churn@v1", "out.csv")
 
 
 def test_a_created_run_holds_its_version() -> None:
@@ -170,6 +228,52 @@ def test_the_cached_files_are_read_only_and_mended(monkeypatch: pytest.MonkeyPat
     file.write_text(with_edit())
     assert trainwright.train(CONFIG, quiet=True).digest == first.digest
     assert file.read_text() == TABLE
+
+
+def test_cached_files_are_used_without_asking_how_large_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = {**CONFIG, "data": {"path": "churn@v1", "type": "csv"}}
+    first = trainwright.train(config, quiet=True)
+    monkeypatch.delattr(EmbeddedVersion, "describe")
+    assert trainwright.train(config, quiet=True).digest == first.digest
+
+
+def test_messages_name_the_version(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    add(TABLE.replace("\n3,", "\n,"))
+    add(f"{TABLE}x,y\n")
+    Path("folder").mkdir()
+    for name, text in (("a.csv", "a,target\n1,1\n"), ("b.csv", "a,target\n1,x,y\n")):
+        Path("folder", name).write_text(text)
+    trainwright.data_add("folder")
+    said = []
+    for data in (
+        {"path": "churn@v1", "target": "nope"},
+        {"path": "churn@v2", "impute": None},
+        {"path": "churn@v3"},
+        {"path": "folder@v1"},
+    ):
+        with pytest.raises(DataError) as caught:
+            trainwright.train({**CONFIG, "data": data}, quiet=True)
+        said.append(str(caught.value))
+        assert str(data["path"]) in said[-1]
+    run = trainwright.train(CONFIG | {"data": "churn@v1"}, quiet=True)
+    Path("config.yaml").write_text(
+        "data: {path: 'churn@v2', expect: {rows: '<= 9', columns: {a: {max: 3}}}}\nmodel: logistic_regression\n"
+    )
+    capsys.readouterr()
+    for words in (
+        ["runs", "compare", run.id, run.id, "--data", "churn@v3"],
+        ["evaluate", run.id, "churn@v3"],
+        ["data", "diff", "churn@v1", "churn@v2"],
+        ["data", "check", "config.yaml"],
+        ["data", "check", "config.yaml", "data.path=churn@v3"],
+        ["data", "diff", "churn@v1", "folder@v1"],
+    ):
+        main(words)
+    captured = capsys.readouterr()
+    for text in (*said, caplog.text, captured.out, captured.err):
+        assert "cache/data" not in text
 
 
 def test_init_drafts_a_config_for_a_version() -> None:

@@ -10,7 +10,15 @@ if TYPE_CHECKING:
     from trainwright.api.checking import check_data
     from trainwright.api.compressing import compress
     from trainwright.api.configs import check, init, schema
-    from trainwright.api.data import data_add, data_delete, data_gc, data_get, data_log, data_show
+    from trainwright.api.data import (
+        data_add,
+        data_delete,
+        data_gc,
+        data_get,
+        data_log,
+        data_show,
+        data_tag,
+    )
     from trainwright.api.differences import data_diff, why
     from trainwright.api.exporting import export
     from trainwright.api.forking import fork
@@ -52,6 +60,7 @@ __all__ = [
     "data_get",
     "data_log",
     "data_show",
+    "data_tag",
     "delete",
     "drift",
     "evaluate",
@@ -93,7 +102,7 @@ _VERBS = {
     "checking": ("check_data",),
     "compressing": ("compress",),
     "configs": ("check", "init", "schema"),
-    "data": ("data_add", "data_delete", "data_gc", "data_get", "data_log", "data_show"),
+    "data": ("data_add", "data_delete", "data_gc", "data_get", "data_log", "data_show", "data_tag"),
     "differences": ("data_diff", "why"),
     "exporting": ("export",),
     "forking": ("fork",),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from trainwright.config import Config, Overrides, Resolved
 from trainwright.config import load as load_resolved
 from trainwright.datasets.base import LoadRequest, Outcome
 from trainwright.errors import InputError
+from trainwright.records.listing import runs_folder
 from trainwright.runs.catalog import Catalog
 
 
@@ -20,13 +22,16 @@ class _Examined(Exception):  # noqa: N818
         self.outcomes = outcomes
 
 
-def check_data(config: Config, overrides: Overrides = (), *, data: Any = None) -> dict[str, Any]:
+def check_data(
+    config: Config, overrides: Overrides = (), *, data: Any = None, runs_dir: Path | str | None = None
+) -> dict[str, Any]:
     """Read the data that a config names, and compare them with its section `data.expect`.
 
     Args:
         config: The config.
         overrides: Values in place of the config's.
         data: The data, if they are given in Python.
+        runs_dir: The folder of the runs, which keeps versions of data; default `TRAINWRIGHT_RUNS`, or `runs`.
 
     Returns:
         `met`: whether all is as expected; and `expectations`, each with `key`, `expected`, `met`, `found`,
@@ -36,7 +41,7 @@ def check_data(config: Config, overrides: Overrides = (), *, data: Any = None) -
         ConfigError: The config has problems.
         InputError: It expects nothing, or the data cannot be read.
     """
-    resolved = load_resolved(config, overrides, Catalog(), objects=data is not None)
+    resolved = load_resolved(config, overrides, Catalog(runs_folder(runs_dir)), objects=data is not None)
     if resolved.config.data is None or resolved.config.data.expect is None:
         raise InputError('the config expects nothing of the data; write data.expect: {rows: ">= 1000"}')
     found = _outcomes(resolved, data)

@@ -14,12 +14,13 @@ from trainwright.config.schema import DataConfig, ModelConfig, OptimizerConfig, 
 from trainwright.config.tree import Problems
 from trainwright.config.tuning import SamplerConfig, TunerConfig
 from trainwright.config.versions import is_reference
-from trainwright.errors import ConfigError
+from trainwright.errors import ConfigError, InputError
 from trainwright.records.listing import runs_folder
 from trainwright.runs.catalog import Catalog
 from trainwright.safe_files import usable_path
 
 if TYPE_CHECKING:
+    from trainwright.datasets.tables.table import Table
     from trainwright.datasets.tables.typed import ColumnKind
 
 log = logging.getLogger("trainwright")
@@ -33,20 +34,77 @@ _WITH_OPTIONS: Mapping[str, type[TypedSection]] = {
 }
 
 
-def check(config: Config, overrides: Overrides = ()) -> Resolved:
+def check(
+    config: Config, overrides: Overrides = (), *, runs_dir: Path | str | None = None, columns: bool = False
+) -> Resolved:
     """Read and check a config; no framework is imported.
+
+    Args:
+        config: The config.
+        overrides: Values in place of the config's.
+        runs_dir: The folder of the runs, which keeps versions of data; default `TRAINWRIGHT_RUNS`, or `runs`.
+        columns: Look in the first rows of the training file, if it is a file of this machine, for the
+            columns that `data.split` and `data.expect` name.
 
     Raises:
         ConfigError: The config has problems; the error lists all of them.
     """
-    resolved = load_resolved(config, overrides, Catalog())
+    resolved = load_resolved(config, overrides, Catalog(runs_folder(runs_dir)))
     _check_tokens(resolved)
     if resolved.config.tuning is not None:
         from trainwright.studies.configs import StudyConfig
         from trainwright.studies.tuning.checks import check_tuning
 
-        check_tuning(StudyConfig(config, overrides, resolved, False, runs_folder()))
+        check_tuning(StudyConfig(config, overrides, resolved, False, runs_folder(runs_dir)))
+    if columns:
+        _check_columns(resolved)
     return resolved
+
+
+def _check_columns(resolved: Resolved) -> None:
+    """Refuse columns that the training file does not have; one that cannot be read is left to training.
+
+    Raises:
+        ConfigError: A column is not there.
+    """
+    from trainwright.datasets.tables.table import nearest
+
+    data = resolved.config.data
+    path = None if data is None else data.path or data.train_path
+    if data is None or path is None or not Path(path).is_file():
+        return
+    named = [("data.split.key", name) for name in data.split.keys]
+    if data.features_from is None:  # which may give these columns
+        named += [
+            (f"data.split.{key}", name) for key in ("group", "time") if (name := getattr(data.split, key))
+        ]
+    if data.expect is not None:
+        named += [(f"data.expect.column.{name}", name) for name in data.expect.column]
+        named += [("data.expect.columns.required", name) for name in data.expect.columns.required]
+    try:
+        table = _sample(data) if named else None
+    except InputError:
+        return
+    if table is None:
+        return
+    there, problems = [*table.columns, *table.unread], Problems()
+    for key, name in named:
+        if name not in there:
+            source = next((one for at, one in resolved.sources.items() if at.startswith(key)), None)
+            problems.report(f"{path} has no column {name!r}; {nearest(name, there)}", key, source)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _sample(config: DataConfig) -> Table | None:
+    """Return the first training rows of a table; None for other data."""
+    from trainwright import plugins
+
+    cls = plugins.dataset_of(config.type)
+    table: Table | None = (
+        cls(config, cls.Params(**config.params)).sample() if hasattr(cls, "sample") else None
+    )
+    return table
 
 
 def _check_tokens(resolved: Resolved) -> None:
@@ -83,17 +141,14 @@ def columns(resolved: Resolved) -> Mapping[str, ColumnKind]:
         DataError: The file cannot be read.
         MissingExtraError: The library that reads it is not installed.
     """
-    from trainwright import plugins
     from trainwright.datasets.tables import checks
     from trainwright.datasets.tables.kinds import infer, infer_target, kept_columns
 
     config = resolved.config.data
-    if config is None:
+    if config is None or config.features_from is not None:  # whose columns are known in training
         return {}
-    cls = plugins.dataset_of(config.type)
-    if not hasattr(cls, "sample") or config.features_from is not None:  # whose columns are known in training
+    if (table := _sample(config)) is None:
         return {}
-    table = cls(config, cls.Params(**config.params)).sample()
     keep = kept_columns(is_own=":" in resolved.config.model.type, given=False)
     kinds = infer(table, checks.feature_columns(table, config), config, keep=keep).kinds
     for name in config.targets:

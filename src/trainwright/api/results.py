@@ -92,6 +92,9 @@ def load_for(
     with working_for(run, trust=trust):
         predictor = open_predictor(run, model, pinned=pinned, members=members)
     _warn_of_changes(run)
+    config = predictor.config
+    if verb == "evaluate" or ":" in config.model.type or (config.data and config.data.features_from):
+        warn_of_files(run)
     return predictor
 
 
@@ -111,6 +114,34 @@ def changed_code(run: RunDir) -> dict[str, Path]:
 
     manifest = run.manifest()
     return {} if manifest is None else changed_modules(manifest.code)
+
+
+def changed_files(run: RunDir) -> list[str]:
+    """Return the files that a run's code was seen to read and that have other content now, as it names them.
+
+    Files that are gone are left out: where they are needed, reading them fails.
+    """
+    from trainwright.records.manifest import ObservedInputs
+    from trainwright.runs.observed import observed_inputs
+
+    if (manifest := run.manifest()) is None:
+        return []
+    folder = working_directory(run)
+    names = {str(folder / name): name for name in manifest.observed.files if not name.endswith(("/", "/*"))}
+    before = ObservedInputs(files={path: manifest.observed.files[name] for path, name in names.items()})
+    now = observed_inputs(None, manifest.code, run, before)
+    return [names[one.what] for one in before.differences(now) if Path(one.what).exists()]
+
+
+def warn_of_files(run: RunDir) -> None:
+    """Warn of files that a run's code has read and that have changed."""
+    for name in changed_files(run):
+        log.warning(
+            "file %s, which the code of run %s has read, has changed since: results may differ from those of "
+            "the trained model; put it back, or train again",
+            name,
+            run.id,
+        )
 
 
 def _warn_of_changes(run: RunDir, said: Collection[str] = ()) -> None:
@@ -224,10 +255,10 @@ def _warn_of_training_rows(run: RunDir, predictor: Predictor, file: Path, *, is_
     trained = [path for path in (data.path, data.train_path) if path] if data else []
     if is_own or file.resolve() in [(folder / path).resolve() for path in trained]:
         log.warning(
-            "%s holds the rows that the model was trained on, so these metrics flatter it; for rows that it "
-            "has not seen: trainwright evaluate %s --split test",
+            "%s holds the rows that run %s was trained on, so these metrics flatter its model; for rows that "
+            "it has not seen: trainwright evaluate %s --split test",
             file,
-            run.certificate.run["id"] if isinstance(run, ArtifactDir) else run.id,
+            *[run.certificate.run["id"] if isinstance(run, ArtifactDir) else run.id] * 2,
         )
 
 
@@ -388,7 +419,11 @@ def _compare_predictions(
         return working_for(model.run, working_directory(model.run), trust=trust)
 
     if data is not None:
-        data = local_path(str(data), versions_folder(both[0], runs_dir))
+        folders = [versions_folder(one, runs_dir) for one in both]
+        own = [_is_own_version(one, data, folder) for one, folder in zip(both, folders, strict=True)]
+        data = local_path(str(data), folders[0])
+        for one, model, is_own in zip(both, models, own, strict=True):
+            _warn_of_training_rows(one, model, Path(data), is_own=is_own)
         return compare_on_file(models, str(data), within)
     owner = next((model for model in models if not isinstance(model.run, ArtifactDir)), None)
     if owner is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainwright.api.forking import attempted
 from trainwright.api.progress import interruptible, shown, unless_interrupted
+from trainwright.api.results import warn_of_files
 from trainwright.config import Overrides, Resolved
 from trainwright.config.file_types import FILE_TYPES, ending_of
 from trainwright.config.overrides import keys_of, with_settings
@@ -158,7 +159,7 @@ class _Work(NamedTuple):
         Raises:
             InputError: There is a gate, and the models cannot be compared, or lack its metrics.
         """
-        from trainwright.compression.compress import PARENT
+        from trainwright.evaluation.gates import PARENT
         from trainwright.runs.children.config import child_config
 
         own, resolved = read_config(parent), child_config(parent, overrides)
@@ -219,11 +220,12 @@ class _Work(NamedTuple):
         )
 
     def _compare(self, child: RunDir, seen: Seen) -> None:
-        from trainwright.compression.compress import judged
+        from trainwright.evaluation.gates import judged
         from trainwright.reports.html import write_report
         from trainwright.runs.retraining import compare
 
         try:
+            warn_of_files(self.parent)
             table = compare(_opened(self.parent), _opened(child), seen)
         except TrainwrightError as error:
             if self.gate is None:

@@ -12,6 +12,7 @@ import click
 
 from trainwright.cli import options
 from trainwright.cli.output import say, show, size, table
+from trainwright.numerals import counted, listed
 from trainwright.records.status import UNFINISHED
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ def _delete(
             say("nothing was deleted")
             return
     deletes = bool(chosen) and not dry_run
+    was_listed = deletes and not yes
+    notes = [] if was_listed else [*_notes(chosen, runs_dir)]
     gone = [one for one in chosen if not deletes or is_gone(one)]
     verb = "would delete" if dry_run or not chosen else "deleted"
     listed = [
@@ -148,8 +151,7 @@ def _delete(
         }
         for one in gone
     ]
-    was_listed = deletes and not yes
-    lines = [] if was_listed else [*_lines(gone, sizes), *(_notes(gone, runs_dir) if dry_run else ())]
+    lines = [] if was_listed else [*_lines(gone, sizes), *notes]
     total = sum(sizes[one.folder.path] for one in gone)
     show(
         {"deleted": deletes, "bytes": total, "runs": listed},
@@ -164,7 +166,7 @@ def _lines(chosen: Sequence[Deletable], sizes: dict[Path, int]) -> list[str]:
             one.folder.id,
             one.folder.experiment,
             one.status,
-            _counted(len(one.attempts)) if one.is_study else "",
+            counted(len(one.attempts), "run") if one.is_study else "",
             size(sizes[one.folder.path]),
         )
         for one in chosen
@@ -175,21 +177,18 @@ def _lines(chosen: Sequence[Deletable], sizes: dict[Path, int]) -> list[str]:
 def _notes(chosen: Sequence[Deletable], runs_dir: str | None) -> Iterator[str]:
     """Yield which other runs have begun with those that are deleted."""
     from trainwright.records.listing import runs_folder
-    from trainwright.runs.data.leases import released
+    from trainwright.runs.data.pin_holders import released
     from trainwright.runs.deletion import children_of, users_of_weights
 
     folder = runs_folder(runs_dir)
     for parent, children in children_of(chosen, folder).items():
-        yield f"{parent} is the parent of {_some(children)}, which keeps its own copy of what it began with"
+        named = listed(children, _CHILDREN)
+        yield f"{parent} is the parent of {named}, which keeps its own copy of what it began with"
     for source, users in users_of_weights(chosen, folder).items():
-        yield f"{_some(users)} began with the weights of {source}, and cannot be reproduced without it"
+        named = listed(users, _CHILDREN)
+        yield f"{named} began with the weights of {source}, and cannot be reproduced without it"
     for version in released([run for one in chosen for run in one.runs], folder):
         yield f"no other run holds {version}: `trainwright data gc --keep N` may delete it then"
-
-
-def _some(ids: Sequence[str]) -> str:
-    more = f" and {len(ids) - _CHILDREN} more" if len(ids) > _CHILDREN else ""
-    return ", ".join(ids[:_CHILDREN]) + more
 
 
 def _sum(chosen: Sequence[Deletable], sizes: dict[Path, int]) -> str:
@@ -197,8 +196,4 @@ def _sum(chosen: Sequence[Deletable], sizes: dict[Path, int]) -> str:
     runs = sum(len(one.attempts) if one.is_study else 1 for one in chosen)
     studies = sum(one.is_study for one in chosen)
     of = f" and {studies} {'study' if studies == 1 else 'studies'}" if studies else ""
-    return f"{_counted(runs)}{of}, {size(sum(sizes[one.folder.path] for one in chosen))}"
-
-
-def _counted(count: int) -> str:
-    return "1 run" if count == 1 else f"{count} runs"
+    return f"{counted(runs, 'run')}{of}, {size(sum(sizes[one.folder.path] for one in chosen))}"

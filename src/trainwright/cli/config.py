@@ -26,10 +26,15 @@ def config() -> None:
 @config.command()
 @click.argument("file")
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@options.runs_dir
 @options.as_json
-def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
-    """Check a config; every problem is named with file, line and column."""
-    resolved = trainwright.check(file, overrides)
+def check(file: str, overrides: Sequence[str], runs_dir: str | None, as_json: bool) -> None:
+    """Check a config; every problem is named with file, line and column.
+
+    If the training file is here, the columns that data.split and data.expect name are looked for in it.
+    `data check` compares the rows.
+    """
+    resolved = trainwright.check(file, overrides, runs_dir=runs_dir, columns=True)
     document = config_check(file, resolved)
     show(document, [*(f"note: {note}" for note in document["notes"]), f"{file}: ok"], as_json)
 
@@ -37,12 +42,13 @@ def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
 @config.command("show")
 @click.argument("file")
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@options.runs_dir
 @options.as_json
-def show_config(file: str, overrides: Sequence[str], as_json: bool) -> None:
+def show_config(file: str, overrides: Sequence[str], runs_dir: str | None, as_json: bool) -> None:
     """Show the resolved config, with the origin of each value."""
     from trainwright.config.emit import inline
 
-    resolved = trainwright.check(file, overrides)
+    resolved = trainwright.check(file, overrides, runs_dir=runs_dir)
     document = config_values(resolved)
     rows = [(key, inline(one["value"]), f"# {one['source']}") for key, one in document.items()]
     kinds, problem = _columns(resolved)

@@ -14,6 +14,7 @@ from trainwright.cli import options
 from trainwright.cli.data_diff import diff
 from trainwright.cli.output import show, size, table
 from trainwright.errors import ExpectationError
+from trainwright.numerals import counted
 
 _LISTED = 20  # names of files that `show` prints
 _VERSION = "VERSION"
@@ -31,7 +32,7 @@ def data() -> None:
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--name", metavar="NAME", help="The data set.  [default: the name of PATH without its ending]")
 @click.option("--tag", metavar="TAG", help="Another name for the version, which a later one may get.")
-@click.option("-m", "--message", default="", metavar="TEXT", help="What is said of the version.")
+@click.option("-m", "--message", default="", metavar="TEXT", help="A note on the version.")
 @options.runs_dir
 @options.as_json
 def add(
@@ -47,6 +48,19 @@ def add(
     added = data_add(path, name, tag=tag, message=message, runs_dir=runs_dir)
     verb = "added" if added["new"] else "no new version: the content is that of"
     show(added, [f"{verb} {added['version']}: {_counted(added)}"], as_json)
+
+
+@data.command()
+@click.argument("version", metavar=_VERSION)
+@click.argument("tag")
+@options.runs_dir
+@options.as_json
+def tag(version: str, tag: str, runs_dir: str | None, as_json: bool) -> None:
+    """Give a version another name: TAG, which a later one may get."""
+    from trainwright.api.data import data_tag
+
+    tagged = data_tag(version, tag, runs_dir=runs_dir)
+    show(tagged, [f"{tagged['name']}@{tag} is {tagged['version']}"], as_json)
 
 
 @data.command("log")
@@ -111,8 +125,12 @@ def delete(version: str, force: bool, runs_dir: str | None, as_json: bool) -> No
     from trainwright.api.data import data_delete
 
     gone = data_delete(version, force=force, runs_dir=runs_dir)
-    note = [f"these runs cannot be reproduced any more: {', '.join(gone['runs'])}"] if gone["runs"] else []
-    show(gone, [f"deleted {gone['version']}", *note], as_json)
+    lines = [f"deleted {gone['version']}"]
+    if gone["runs"] and gone["same"] is not None:
+        lines.append(f"{gone['same']} has the same content, so its runs can still be reproduced")
+    elif gone["runs"]:
+        lines.append(f"these runs cannot be reproduced any more: {', '.join(gone['runs'])}")
+    show(gone, lines, as_json)
 
 
 @data.command()
@@ -130,6 +148,8 @@ def gc(keep: int | None, force: bool, dry_run: bool, runs_dir: str | None, as_js
     """Delete what no version needs: what deleted versions, and commands that were killed, have left."""
     from trainwright.api.data import data_gc
 
+    if force and keep is None:
+        raise click.UsageError("--force says which versions --keep N may delete: give both, or neither")
     swept = data_gc(keep=keep, force=force, dry_run=dry_run, runs_dir=runs_dir)
     verb = "would delete" if dry_run else "deleted"
     lines = [f"{verb} {one}" for one in swept.versions]
@@ -140,13 +160,14 @@ def gc(keep: int | None, force: bool, dry_run: bool, runs_dir: str | None, as_js
 @data.command()
 @click.argument("file", metavar="CONFIG")
 @click.argument("overrides", nargs=-1, metavar="[KEY.PATH=VALUE]...")
+@options.runs_dir
 @options.as_json
-def check(file: str, overrides: Sequence[str], as_json: bool) -> None:
+def check(file: str, overrides: Sequence[str], runs_dir: str | None, as_json: bool) -> None:
     """Compare the data of a config with its section data.expect.
 
     The exit code is 3 if they are not as expected, which is said line by line.
     """
-    document = trainwright.check_data(file, overrides)
+    document = trainwright.check_data(file, overrides, runs_dir=runs_dir)
     lines = [
         f"{'ok ' if one['met'] else 'NOT'} {one['key']}{': ' if one['said'] else ''}{one['said']}"
         for one in document["expectations"]
@@ -179,7 +200,7 @@ def _shown(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _counted(one: Mapping[str, Any]) -> str:
-    return f"{one['files']:,} file{'' if one['files'] == 1 else 's'}, {size(one['bytes'])}"
+    return f"{counted(one['files'], 'file')}, {size(one['bytes'])}"
 
 
 def _when(seconds: float) -> str:

@@ -76,6 +76,8 @@ def _of_table(found: TableDiff) -> Iterator[str]:
     chosen = " (found: named like an identifier, no value twice; give another one with --key)"
     how += chosen if rows.key_found else ""
     yield f"{split}{rows.counts[0]:,} and {rows.counts[1]:,} rows, matched {how}"
+    for name, why in rows.passed_over.items():
+        yield f"not by {name}, as {why}: --key {name} matches the other rows by it"
     yield from _odd_keys(rows)
     if found.equal and not found.schema.types:
         return
@@ -84,7 +86,8 @@ def _of_table(found: TableDiff) -> Iterator[str]:
         "cells", _cells(found.cells, rows.key), (*rows.key, "column", "row", "before", "after")
     )
     for what, places in (("removed", rows.removed_rows), ("added", rows.added_rows)):
-        yield from _section(f"{what} rows", _places(places, rows.key), (*rows.key, "row"))
+        shown = list(places[0].cells) if places else []
+        yield from _section(f"{what} rows", _places(places, rows.key), (*rows.key, "row", *shown))
     head = ("column", "missing", "mean", "std", "KS", "categories")
     yield from _section("shift", [row for one in found.shift if any((row := _shift(one))[1:])], head)
 
@@ -117,7 +120,10 @@ def _cells(cells: Sequence[CellChange], key: Sequence[str]) -> list[list[Any]]:
 
 
 def _places(places: Sequence[RowPlace], key: Sequence[str]) -> list[list[Any]]:
-    return [[*(_short((one.key or {}).get(name)) for name in key), str(one.row)] for one in places]
+    return [
+        [*(_short((one.key or {}).get(name)) for name in key), str(one.row), *map(_short, one.cells.values())]
+        for one in places
+    ]
 
 
 def _short(value: Any) -> str:

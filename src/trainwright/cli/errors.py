@@ -74,6 +74,16 @@ _OTHER_SUBCOMMANDS = {
         "diff": "compare",
     },
     "studies": {"ls": "list", **dict.fromkeys(("status", "info", "trials"), "show")},
+    "data": {
+        **dict.fromkeys(("ls", "list", "versions", "history"), "log"),
+        **dict.fromkeys(("checkout", "pull", "download", "export"), "get"),
+        **dict.fromkeys(("rm", "remove"), "delete"),
+        **dict.fromkeys(("push", "commit", "save", "create"), "add"),
+        **dict.fromkeys(("info", "describe", "status"), "show"),
+        **dict.fromkeys(("prune", "clean"), "gc"),
+        **dict.fromkeys(("compare",), "diff"),
+        **dict.fromkeys(("validate", "test"), "check"),
+    },
     "config": {**dict.fromkeys(("validate", "lint"), "check"), **dict.fromkeys(("ls", "list"), "names")},
 }
 # What an argument is, by its name, where it is missing.

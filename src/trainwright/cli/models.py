@@ -72,7 +72,7 @@ def evaluate(
     data = file or data
     if split and data:
         raise click.UsageError("--split uses the run's own data and --data other rows: give one of them")
-    from trainwright.api.results import changed_code
+    from trainwright.api.results import changed_code, changed_files
     from trainwright.records.listing import has_model
     from trainwright.runs.lookup import find
 
@@ -94,6 +94,7 @@ def evaluate(
             "split": None if data else split or "test",
             "metrics": metrics,
             "changed_code": sorted(changed_code(found)),
+            "changed_files": changed_files(found),
         },
         table(metrics.items()),
         as_json,
@@ -173,7 +174,7 @@ def predict(
     if output is None:
         return _print_predictions(run, file, as_json, keep=names, **how)
     _refuse_output(output, force)
-    from trainwright.api.results import changed_code
+    from trainwright.api.results import changed_code, changed_files
     from trainwright.records.listing import has_model
     from trainwright.runs.lookup import find
 
@@ -188,6 +189,7 @@ def predict(
             "failed": written.failed,
             "unusual": written.unusual,
             "changed_code": changed,
+            "changed_files": changed_files(found),
         },
         [f"{written.rows} predictions: {output}"],
         as_json,

@@ -15,9 +15,9 @@ from trainwright.compression.child import Candidate, make_child
 from trainwright.compression.search import Search, Trial
 from trainwright.datasets.base import DataBundle, Split
 from trainwright.datasets.samples.arrays import Arrays
-from trainwright.errors import GateError, InputError
+from trainwright.errors import InputError
 from trainwright.evaluation.baselines import spaced
-from trainwright.evaluation.gates import Gate
+from trainwright.evaluation.gates import PARENT, Gate, judged
 from trainwright.evaluation.metrics import EvaluationResult
 from trainwright.frameworks.base import Compressed
 from trainwright.inference.predictor import Predictor
@@ -29,7 +29,6 @@ from trainwright.types import SplitName
 log = logging.getLogger("trainwright")
 _CALIBRATION = 512  # rows
 _SPLITS: tuple[SplitName, ...] = ("val", "test")
-PARENT = "parent"
 
 
 @dataclass(frozen=True)
@@ -201,13 +200,3 @@ def side_by_side(
 
 def _values(results: Mapping[SplitName, EvaluationResult]) -> dict[str, float]:
     return {name: value for result in results.values() for name, value in result.metrics.items()}
-
-
-def judged(gate: Gate | None, table: dict[str, Any], said: str) -> GateError | None:
-    """Note in the table what the gate says; return the error if the child does not pass it."""
-    if gate is None:
-        return None
-    values, references = table["child"], {PARENT: table["parent"]}
-    passed = gate.passes(values, references)
-    table["gate"] = {"text": gate.text, "said": gate.in_words(values, references), "passed": passed}
-    return None if passed else GateError(f"{said}: {table['gate']['said']}", table)

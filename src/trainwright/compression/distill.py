@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainwright.compression.compress import judged, side_by_side
+from trainwright.compression.compress import side_by_side
 from trainwright.config import Resolved
 from trainwright.errors import InputError
-from trainwright.evaluation.gates import Gate
+from trainwright.evaluation.gates import Gate, judged
 from trainwright.inference.predictor import Predictor
 from trainwright.records.compression import COMPRESSION
 from trainwright.records.lineage import Lineage

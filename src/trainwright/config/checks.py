@@ -18,6 +18,7 @@ from trainwright.config.schema import TrainingConfig, bounds, power_of_two
 from trainwright.config.splits import DEFAULT_TEST_SHARE, SplitConfig
 from trainwright.config.synonyms import OTHER_FILES
 from trainwright.config.tree import DEFAULT, Node, Problems, Source, find, find_value, mapping, put
+from trainwright.config.versions import SYSTEMS
 from trainwright.world import gpus, ranks_of_environment
 
 # Types that read files with the ending of another type, too: lines of text, and tables in text.
@@ -327,7 +328,7 @@ def _check_source(root: Node, path: str, data: Node, problems: Problems) -> None
     unset = any(node.template is not None and node.text is None for node in mapping(data).values())
     if unset:
         return  # an unset variable has been reported already
-    if "dvc" in mapping(data) and kind is not None:
+    if not mapping(data).keys().isdisjoint(SYSTEMS) and kind is not None:
         return
     if kind is None and file is None:
         problems.report(

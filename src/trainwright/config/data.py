@@ -11,7 +11,7 @@ from trainwright.config.fields import Section, TypedSection, bits, placement, re
 from trainwright.config.sampling import SamplingConfig
 from trainwright.config.splits import SplitConfig
 from trainwright.config.transforms import Transform
-from trainwright.config.versions import is_reference
+from trainwright.config.versions import SYSTEMS, DvcConfig, VersionSection, is_reference
 
 ColumnType = Literal["number", "boolean", "category", "time", "date", "text", "id", "ignore"]
 Encode = Literal["auto", "onehot", "ordinal", "category", "target", "frequency"]
@@ -57,18 +57,6 @@ class ColumnConfig(Section):
                 f"decimal is for columns of type number, not {self.type}; leave it out, or change the type"
             )
         return self
-
-
-class DvcConfig(Section):
-    """Data that DVC tracks in a Git repository."""
-
-    repo: str = record(".", description="the repository: a folder, or the URL of a clone")
-    path: str = record(description="the file or folder in the repository")
-    rev: str | None = record(
-        None,
-        description="a branch, a tag or a commit; a run records the commit; default: the newest commit",
-    )
-    remote: str | None = record(None, description="the remote of DVC; default: that of the repository")
 
 
 class DataConfig(TypedSection):
@@ -220,7 +208,12 @@ class DataConfig(TypedSection):
     def has_versions(self) -> bool:
         """True if the data are a version of a data set, and no file."""
         paths = (self.path, self.train_path, self.val_path, self.test_path)
-        return self.dvc is not None or any(path is not None and is_reference(path) for path in paths)
+        return self.version_system is not None or any(path and is_reference(path) for path in paths)
+
+    @property
+    def version_system(self) -> tuple[str, VersionSection] | None:
+        """The kind of the system that keeps the data, and the section that names them there, if one does."""
+        return next(((kind, one) for kind in SYSTEMS if (one := getattr(self, kind)) is not None), None)
 
     @property
     def versions_in(self) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
     model_serializer,
@@ -39,7 +40,18 @@ def _expression(text: str) -> str:
 
 Numbers = Annotated[list[int | float | None], _Pair, AfterValidator(_not_open)]
 Ends = Annotated[list[int | float | str | None], _Pair, AfterValidator(_not_open)]
-Bound = Comparison | int | Numbers
+
+
+def _no_fraction(value: Any) -> Any:
+    """Refuse a share or mean that is given alone: hardly any data have exactly that one."""
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(
+            f'one number means exactly that one; write ">= {value}", "<= {value}", or [{value}, null]'
+        )
+    return value
+
+
+Bound = Annotated[Comparison | int | Numbers, BeforeValidator(_no_fraction)]
 
 
 class ColumnExpectation(Section):
@@ -57,10 +69,10 @@ class ColumnExpectation(Section):
     after: str | None = record(None, description="a time that all others come after, such as 2020-01-01")
     before: str | None = record(None, description="a time that all others come before")
     one_of: Annotated[list[Cell], Field(min_length=1)] | None = record(
-        None, description="the values that may occur; also written `in`"
+        None, serialization_alias="in", description="the values that may occur"
     )
     none_of: Annotated[list[Cell], Field(min_length=1)] | None = record(
-        None, description="values that must not occur; also written `not_in`"
+        None, serialization_alias="not_in", description="values that must not occur"
     )
     matches: Annotated[str, AfterValidator(_expression)] | None = record(
         None, description="a regular expression that is found in each text: ^ and $ stand for its ends"
@@ -68,8 +80,8 @@ class ColumnExpectation(Section):
     unique: bool = record(False, description="no value comes twice")
     mostly: Annotated[float, Field(gt=0, le=1)] = record(
         1.0,
-        description="the share of the cells that must be as `type`, `between`, `after`, `before`, `one_of`, "
-        "`none_of`, `matches` and `unique` say",
+        description="the share of the cells that must be as `type`, `between`, `after`, `before`, `in`, "
+        "`not_in`, `matches` and `unique` say",
     )
     mean: Bound | None = record(None, description='of numbers: ">= 30", or [lowest, highest]')
     std: Bound | None = record(None, description="of numbers: their standard deviation")
@@ -80,7 +92,13 @@ class ColumnExpectation(Section):
     @model_serializer(mode="wrap")
     def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what is not expected: a run's config would hold a dozen lines for each column."""
-        return {name: value for name, value in dump(self).items() if name in self.model_fields_set}
+        given = {name: value for name, value in dump(self).items() if name in self.model_fields_set}
+        return {written(name): value for name, value in given.items()}
+
+
+def written(name: str) -> str:
+    """Return the key of a condition as configs have it: no field can be called `in`."""
+    return ColumnExpectation.model_fields[name].serialization_alias or name
 
 
 class ColumnsExpected(Section):
@@ -112,7 +130,7 @@ class ExpectConfig(Section):
         return self
 
 
-# What other tools call these, with values of the same form; `in` is a word of Python: no field has that name.
+# What other tools call these, with values of the same form.
 _WORDS = table(
     {
         "one_of": "in isin is_in accepted_values allowed_values value_set values",
@@ -124,7 +142,6 @@ _WORDS = table(
 )
 _LOW = ("ge", "min", "minimum", "min_value", "greater_than_or_equal_to", "at_least")
 _HIGH = ("le", "max", "maximum", "max_value", "less_than_or_equal_to", "at_most")
-_QUIET = ("in", "not_in")  # which are documented beside ours
 
 
 def read_expectations(draft: Draft, path: str, node: Node) -> None:
@@ -156,8 +173,10 @@ def _read_words(draft: Draft, path: str, given: dict[str, Node]) -> None:
             draft.refuse(join(path, word), given.pop(word), meant, given[meant])
             continue
         given[meant] = given.pop(word)
-        if word not in _QUIET:
-            draft.note(given[meant], f"{path}.{word} is read as {meant}")
+        if word == written(meant):
+            given[meant].written = join(path, word)
+        else:
+            draft.note(given[meant], f"{path}.{word} is read as {written(meant)}")
     ends = [next((given[word] for word in words if word in given), None) for words in (_LOW, _HIGH)]
     first = next((end for end in ends if end is not None), None)
     if first is None or "between" in given:

@@ -112,6 +112,9 @@ _KEYS = _hints(
         "data_seed": (
             "leave it out: the order of the rows follows experiment.seed, and a split data.split.seed"
         ),
+        "data.split.column data.split.columns data.split.on data.split.id": (
+            "write key: COLUMN (with by: hash), group: COLUMN or time: COLUMN"
+        ),
         "train_size train_split train_fraction data.split.train": (
             "leave it out: data.split.val and data.split.test are shares, and the rest trains"
         ),

@@ -114,7 +114,7 @@ def _short_forms(definitions: Schema) -> None:
         own = definitions[name]
         definitions[name] = {"anyOf": [short, own], "description": own.pop("description", "")}
     column = definitions["ColumnExpectation"]["properties"]
-    column |= {"in": column["one_of"], "not_in": column["none_of"]}
+    column |= {"in": column.pop("one_of"), "not_in": column.pop("none_of")}
     definitions["ExpectConfig"]["additionalProperties"] = {"$ref": "#/$defs/ColumnExpectation"}
     keys = definitions["TrainingConfig"]["properties"]
     for key in ("freeze", "activation_checkpointing"):

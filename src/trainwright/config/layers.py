@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trainwright.config.adapters import Adapters
+from trainwright.config.data import DataConfig
 from trainwright.config.env import expand_node
+from trainwright.config.file_types import ENDINGS
 from trainwright.config.normalize import data_type, normalize
 from trainwright.config.schedules import Schedule
-from trainwright.config.tree import Draft, Node, Problems, Source, from_plain, join, mapping, put, walk
+from trainwright.config.tree import Draft, Node, Problems, Source, from_plain, join, mapping, plain, put, walk
 from trainwright.config.yaml import read_file, read_value
 from trainwright.errors import InputError
 
@@ -180,8 +183,10 @@ class Layers:
             return None
         own = Problems()
         node = read_value(value, COMMAND_LINE.file, own)
+        is_sign = re.fullmatch(r"[^\w\s\"'\\]", value) is not None
         for problem in own:
-            self.problems.report(f"cannot read {value!r}: {problem.message}", key, COMMAND_LINE)
+            said = f"give it in quotes: '{key}=\"{value}\"'" if is_sign else problem.message
+            self.problems.report(f"cannot read {value!r}: {said}", key, COMMAND_LINE)
         if node is None:
             return None
         for _, child in walk(node):
@@ -205,18 +210,27 @@ class Layers:
         old = base["type"].value if "type" in base else DEFAULT_TYPES[path]
         if new is None or old is None or new.value == old:
             return
-        dropped = [key for key in base if key not in _shared(path, new.value)]
-        for key in dropped:
-            del base[key]
-        if dropped:
+        shared, defaults = _shared(path, old, new.value), _defaults() if path == "data" else {}
+        dropped = {key: plain(base.pop(key)) for key in list(base) if key not in shared}
+        if dropped := {
+            key: value for key, value in dropped.items() if value not in (None, {}, [], defaults.get(key))
+        }:
             self.notes.append(
                 f"{new.source}: {path}.type is {new.value} instead of {old}: "
                 f"{old}'s {', '.join(dropped)} dropped"
             )
 
 
-def _shared(path: str, kind: Any) -> set[str]:
+def _defaults() -> dict[str, Any]:
+    return {
+        key: field.get_default(call_default_factory=True) for key, field in DataConfig.model_fields.items()
+    }
+
+
+def _shared(path: str, old: Any, kind: Any) -> set[str]:
     """Return the keys of a section that keep their meaning when its type changes."""
+    if path == "data" and {old, kind} <= ENDINGS.keys():  # files of tables
+        return {*DataConfig.model_fields} - {"params"}
     if path == "data":
         return {
             "type", "target", "weight", "target_transform", "task", "split", "features", "exclude",

@@ -166,7 +166,7 @@ class _Report:
                 message += "; one of your own is named by its import path, package.module:function"
             self.problems.report(message, join(self._path(spot.keys), "type"), chosen.source)
         else:
-            self.problems.report(_message(error, spot), self._path(spot.keys), node.source)
+            self.problems.report(_message(error, spot), node.written or self._path(spot.keys), node.source)
 
     def _path(self, keys: tuple[str, ...]) -> str:
         """Return the dotted key as the user wrote it: inline options are not under `params`."""
@@ -184,7 +184,8 @@ class _Report:
     def _unknown(self, spot: Spot) -> None:
         name = str(spot.left[-1])
         child = mapping(spot.node).get(name, spot.node)
-        allowed = list(getattr(without_null(spot.annotation), "model_fields", ()))
+        fields = getattr(without_null(spot.annotation), "model_fields", {})
+        allowed = [field.serialization_alias or key for key, field in fields.items()]
         if child.inline:
             allowed += self.siblings
         path = self._path((*spot.keys, name))

@@ -98,7 +98,13 @@ def _table(fields: dict[str, FieldInfo], changes: dict[str, str] | None = None) 
     yield "|" + " --- |" * len(head)
     for name, field in fields.items():
         change = [changes[name]] if changes else []
-        cells = [f"`{name}`", describe(field), _default(field), *change, field.description or ""]
+        cells = [
+            f"`{field.serialization_alias or name}`",
+            describe(field),
+            _default(field),
+            *change,
+            field.description or "",
+        ]
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
     yield ""
 
@@ -186,7 +192,8 @@ def keys_of(section: str) -> dict[str, str]:
         elif name != "type" or not types:
             raise InputError(f"there are no names of {section!r}; allowed: {', '.join(kinds())}")
     if _is_section(found):
-        return {key: field.description or "" for key, field in found.model_fields.items()}
+        fields = found.model_fields.items()
+        return {field.serialization_alias or key: field.description or "" for key, field in fields}
     if types := _types(found):
         return {name: _first_line(member) for name, member in types.items()}
     above = path.rpartition(".")[0]

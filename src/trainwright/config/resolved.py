@@ -92,9 +92,11 @@ class Resolved:
         if data is None or not data.has_versions:
             return {}
         paths = {key: getattr(data, key.removeprefix("data.")) for key in DATA_PATHS}
-        dvc = {} if data.dvc is None else {"data.dvc.rev": data.dvc.rev}
         found = {key: path for key, path in paths.items() if path is not None and is_reference(path)}
-        return found | dvc
+        if (system := data.version_system) is not None:
+            kind, section = system
+            found[f"data.{kind}.{section.revision_key}"] = section.revision
+        return found
 
     @property
     def settings(self) -> list[str]:

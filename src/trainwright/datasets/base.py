@@ -265,6 +265,7 @@ class DataBundle:
         examples: The first rows of each split, as predictions take them, before they became features: tables
             read as their kinds, texts, or images (`images.sources.RawImages`).
         pins: The versions of the data, by the keys of the config that name them.
+        keys: A sample of the keys that the rows are split by, as `key_forms` returns it.
     """
 
     info: DataInfo
@@ -290,6 +291,7 @@ class DataBundle:
     expectations: int = 0
     examples: Mapping[SplitName, Any] = field(default_factory=dict, repr=False)
     pins: Mapping[str, Pin] = field(default_factory=dict)
+    keys: Sequence[str] = ()
     _known: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def once(self, compute: Callable[[DataBundle], T]) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import json
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,8 +24,9 @@ from trainwright.datasets.tables.cells import MISSING, has_codes, typed_cells
 from trainwright.datasets.tables.chunks import CsvChunks, CsvFormat, CsvPart
 from trainwright.datasets.tables.encodings import MARKS, UTF8, find_delimiter, guess
 from trainwright.datasets.tables.sources import TableFile, guess_of_file, table_files
-from trainwright.datasets.tables.table import Table, kind_of, listed, missing, unique_names
+from trainwright.datasets.tables.table import Table, kind_of, missing, unique_names
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.require import require
 from trainwright.types import Array
 
@@ -323,9 +325,10 @@ class CsvDataset:
             ) from error
         others = [other for other in ";\t|," if other != delimiter and other in names[0]]
         if len(names) == 1 and others:
+            other = json.dumps(others[0])
             raise DataError(
-                f"{path}: with the delimiter {delimiter!r} there is only one column, "
-                f"{names[0]!r}; try data.params.delimiter: {others[0]!r}"
+                f"{path}: with the delimiter {delimiter!r} there is only one column, {names[0]!r}; try "
+                f"data.params.delimiter: {other} (on the command line 'data.params.delimiter={other}')"
             )
         unique, remark = unique_names([name or f"column {i + 1}" for i, name in enumerate(names)])
         self._remarks += [f"{path}: {remark}"] if remark else []

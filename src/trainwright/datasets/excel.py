@@ -15,8 +15,9 @@ from trainwright.datasets.tables.cell_columns import table_of_cells
 from trainwright.datasets.tables.cells import MISSING
 from trainwright.datasets.tables.chunks import TableChunks
 from trainwright.datasets.tables.sources import table_files
-from trainwright.datasets.tables.table import Table, listed, nearest
+from trainwright.datasets.tables.table import Table, nearest
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.require import require
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.samples.objects import from_objects, is_map_style
-from trainwright.datasets.tables.table import listed
 from trainwright.datasets.tables.tabular import refuse_paths
 from trainwright.errors import DataError, InputError
+from trainwright.numerals import listed
 from trainwright.require import import_path
 from trainwright.types import SPLITS, SplitName
 

@@ -33,8 +33,8 @@ from trainwright.datasets.images.preparation import files_of
 from trainwright.datasets.images.sources import FileImages
 from trainwright.datasets.samples.files import as_text, files_in, log_left_out
 from trainwright.datasets.samples.preprocessed import refuse_column_settings
-from trainwright.datasets.tables.table import listed
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.require import require
 from trainwright.types import FeatureForm, SplitName
 

@@ -25,9 +25,9 @@ from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.samples.array_names import LETTERS, Role, roles_of
 from trainwright.datasets.samples.files import existing_file, names_in
 from trainwright.datasets.samples.preprocessed import from_arrays, refuse_column_settings
-from trainwright.datasets.tables.table import listed
 from trainwright.digest import array_buffer, digest, sha256_json, tensor_records
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.types import FEATURES, SPLITS, TARGET, Array, Batch, Ids, SplitName
 
 _BLOCK_BYTES = 64 << 20

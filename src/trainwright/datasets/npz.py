@@ -27,8 +27,9 @@ from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.array_names import FEATURE_NAMES, with_usual_names
 from trainwright.datasets.samples.files import existing_file, paths_by_split
 from trainwright.datasets.tables.chunks import TableChunks
-from trainwright.datasets.tables.table import Table, listed, tidy
+from trainwright.datasets.tables.table import Table, tidy
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.types import FEATURES, SPLITS, Array, SplitName
 
 if TYPE_CHECKING:

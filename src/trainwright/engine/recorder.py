@@ -8,7 +8,7 @@ from typing import Any
 
 from trainwright.callbacks.base import Callback, RunView
 from trainwright.engine.journal import Journal
-from trainwright.process.observation import unobserved
+from trainwright.process.observation.unobserved import unobserved
 from trainwright.records.decision import Decision
 from trainwright.records.status import Ended
 from trainwright.types import Metrics

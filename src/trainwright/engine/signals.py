@@ -30,7 +30,7 @@ class Signals:
     """The signal handlers of an attempt; `status` is what a signal asked for, or None before the first.
 
     While `wake` is None (start-up), there is no step to finish: the handler raises `Stopped` in the main
-    thread.
+    thread. A child that is forked meanwhile gets the handlers from before: it has no step to finish either.
     """
 
     def __init__(self) -> None:
@@ -42,11 +42,14 @@ class Signals:
         if threading.current_thread() is threading.main_thread():  # Python delivers signals nowhere else
             for signum in STATUS_OF:
                 self._previous[signum] = signal.signal(signum, self._handle)
+            _entered.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
+        if self in _entered:
+            _entered.remove(self)
 
     def check(self) -> None:
         """Raise `Stopped` if a signal came; long phases call this where they may end."""
@@ -63,3 +66,14 @@ class Signals:
         if self.wake is None:
             raise Stopped(self.status)
         self.wake()
+
+
+_entered: list[Signals] = []  # whose handlers are in place, in the main thread
+
+
+def _leave_in_child() -> None:
+    for signals in reversed(_entered[:]):
+        signals.__exit__()
+
+
+os.register_at_fork(after_in_child=_leave_in_child)

@@ -17,10 +17,12 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
-from trainwright.errors import InputError
+from trainwright.errors import GateError, InputError
 from trainwright.numerals import number
 
+PARENT = "parent"  # the reference to the model that another one was made from
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _CONDITION = re.compile(
     rf"\s*(?P<name>[A-Za-z_][\w.@/-]*)\s*(?P<sign><=|>=|<|>)\s*"
@@ -135,6 +137,25 @@ class Gate:
     def in_words(self, values: Values, references: Mapping[str, Values]) -> str:
         """Return the conditions with their values, for people."""
         return "; ".join(one.in_words(values, references) for one in self.conditions)
+
+
+def judged(gate: Gate | None, table: dict[str, Any], said: str) -> GateError | None:
+    """Note in a table of `parent` and `child` what a gate says; return the error if the child does not pass.
+
+    Args:
+        gate: The gate; None passes.
+        table: The metrics of both; gets `gate`.
+        said: The beginning of the error.
+
+    Raises:
+        InputError: A model lacks a metric.
+    """
+    if gate is None:
+        return None
+    values, references = table["child"], {PARENT: table["parent"]}
+    passed = gate.passes(values, references)
+    table["gate"] = {"text": gate.text, "said": gate.in_words(values, references), "passed": passed}
+    return None if passed else GateError(f"{said}: {table['gate']['said']}", table)
 
 
 def _condition(part: str, text: str) -> Condition:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,16 +13,18 @@ import numpy as np
 
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.arrays import is_frame
+from trainwright.datasets.tables import table as tables
 from trainwright.datasets.tables.feature_steps import FeatureSteps
 from trainwright.datasets.tables.pairs import as_numpy, column_names
 from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation
 from trainwright.datasets.tables.ranges import UnusualValues
 from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.datasets.tables.remarks import UNSEEN
-from trainwright.datasets.tables.table import Table, as_table, listed
+from trainwright.datasets.tables.table import Table, as_table
 from trainwright.datasets.texts.tokenizers import Tokenizer
 from trainwright.errors import InputError
 from trainwright.inference import texts
+from trainwright.numerals import listed
 from trainwright.plugins import task_for
 from trainwright.types import FEATURES, INPUT_IDS, Array, ArraySpec, DataInfo
 
@@ -240,7 +243,17 @@ class InputRows:
         """
         if self.steps is None or (isinstance(rows, Table) and rows.is_derived):
             return rows
-        return self.steps.apply(rows)
+        return self.steps.apply(self._with_marks(as_table(rows), self.steps))
+
+    def _with_marks(self, table: Table, steps: FeatureSteps) -> Table:
+        """Write numbers as texts with a decimal comma where the steps got such texts in training."""
+        kinds = self.preparation.kinds if isinstance(self.preparation, TabularPreparation) else {}
+        for name in steps.text_columns:
+            kind, values = kinds.get(name), table.columns.get(name)
+            if kind and kind.decimal == "," and values is not None and tables.kind_of(values) == "number":
+                marked = [text and text.replace(".", ",") for text in tables.as_texts(values).tolist()]
+                table = replace(table, columns={**table.columns, name: np.array(marked, dtype=object)})
+        return table
 
 
 def _named(rows: Array, names: Sequence[str]) -> Any:

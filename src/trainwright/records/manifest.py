@@ -82,7 +82,8 @@ class DataIdentity(Record):
     SHA-256 of what was fitted to prepare them: rows in another unit may have the same features. `files` has
     the beginning of the SHA-256 of each shard, by its name, to say which of them has changed. `repeated` are
     the rows that two splits share. `positive` is the label of the positive one of two classes. `pins` are the
-    versions of the data, by the keys of the config that name them.
+    versions of the data, by the keys of the config that name them. `keys` has hashes of some of the keys that
+    rows are split by, as `key_forms` returns them.
     """
 
     hash: str | None = None
@@ -99,6 +100,7 @@ class DataIdentity(Record):
     warnings: list[str] = Field(default_factory=list)
     repeated: list[RepeatedRows] = Field(default_factory=list)
     pins: dict[str, Pin] = Field(default_factory=dict)
+    keys: list[str] = Field(default_factory=list)
 
 
 class GitState(Record):
@@ -133,8 +135,9 @@ class ObservedInputs(Record):
     """The inputs that nobody declared, and that the user's code was seen to read.
 
     `files` has the SHA-256 of each file by its path, which is relative within the working directory, or
-    `missing`; of a folder that was listed (`name/`), that of the names in it; of one from which very many
-    files were read (`name/*`), that of all files in it. `variables` has the beginning of the SHA-256 of each
+    `missing`, or `there` where only that was asked; of a folder that was listed (`name/`), that of the names
+    in it; of one from which very many files were read (`name/*`), that of all files in it; of a link that was
+    asked where it leads (`name@`), that of the target. `variables` has the beginning of the SHA-256 of each
     environment variable, or `unset`; None where the name is like that of a credential: it is not compared.
     `unseen` names what was used and cannot be observed.
     """

@@ -12,7 +12,7 @@ from trainwright.records.document import Record
 class Pin(Record):
     """The exact version that a reference to data meant when it was resolved.
 
-    `kind` is the adapter (`embedded`, `dvc`), `source` where it keeps its versions, without credentials, and
+    `kind` is the adapter (such as `embedded`), `source` where it keeps its versions, without credentials, and
     `revision` the exact version there: `churn@v3`, or a commit. `content` is a hash of the content, where the
     system knows one. `reference` has the keys that resolve to this version again, and `file` the name of the
     file; it is empty for a folder.

@@ -12,6 +12,7 @@ from os import F_OK, access
 from typing import Any, TypeVar
 
 from trainwright.config.schema import RunConfig
+from trainwright.datasets.samples.file_hashes import hash_of
 from trainwright.engine.journal import Journal
 from trainwright.engine.loop import Loop
 from trainwright.engine.outside import Outside
@@ -29,7 +30,8 @@ from trainwright.errors import (
 )
 from trainwright.process.global_random import preserved_generators
 from trainwright.process.module_sources import imported_so_far
-from trainwright.process.observation import attempt_of, current
+from trainwright.process.observation.observing import observing
+from trainwright.process.observation.record import attempt_of, current
 from trainwright.records.manifest import Manifest
 from trainwright.records.result import Result
 from trainwright.records.status import TESTED, Ended, Status
@@ -37,7 +39,7 @@ from trainwright.runs.cleanup import discard_run
 from trainwright.runs.decisions import repeats
 from trainwright.runs.lookup import refuse_compressed
 from trainwright.runs.manifest import lower_tier, unsaved_reason
-from trainwright.runs.observed import unseen_reason, with_later_inputs
+from trainwright.runs.observed import gather_inputs, unseen_reason, with_later_inputs
 from trainwright.runs.outcome import EVALUATED, evaluate_outcome, result_so_far
 from trainwright.runs.processes.isolation import keeping_freed_memory, one_at_a_time
 from trainwright.runs.processes.placement import placed_config
@@ -75,7 +77,13 @@ def run_attempt(request: Request) -> Result:
     if world.is_main:
         request.run.acquire()
     try:
-        with one_at_a_time(), preserved_generators(), attempt_of(current()), Signals() as signals:
+        with (
+            observing(hash_of),  # a process that was launched begins to observe here
+            one_at_a_time(),
+            preserved_generators(),
+            attempt_of(current()),
+            Signals() as signals,
+        ):
             result = _Attempt(request, signals, world).go()
     finally:
         request.run.release()
@@ -279,6 +287,7 @@ class _Attempt:
 
     def _note_inputs(self) -> None:
         """Record what the user's code has imported and read since the inputs of the run were recorded."""
+        gather_inputs(self._world)
         if not self._world.is_main:
             return
         observation = current()

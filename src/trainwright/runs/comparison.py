@@ -19,6 +19,7 @@ from trainwright.runs.run_config import read_config
 from trainwright.runs.workdir import working_directory, working_for
 
 _RESULTS = ("steps", "epochs", "train_seconds", "samples_per_second")
+_ON_SAME_ROWS = "; `runs compare --data FILE` tests both on a file, `retrain` a model and its parent"
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def _tested(
     first: RunDir, second: RunDir, *, same_model: bool, trust: bool
 ) -> tuple[Sequence[Significance], str | None]:
     """Return the tests, or why there is none."""
-    from trainwright.runs.split_predictions import other_rows
+    from trainwright.runs.split_predictions import other_question, other_rows
 
     if same_model:
         return (), "the models are the same"
@@ -136,7 +137,8 @@ def _tested(
     if before is None or now is None:
         return (), "one of them ended before its inputs were recorded"
     if (why := other_rows(before, now)) is not None:
-        return (), why
+        has_rows = all("test" in one.data.splits for one in (before, now))
+        return (), why + (_ON_SAME_ROWS if has_rows and other_question(before, now) is None else "")
     for manifest in (before, now):
         if manifest.objects:
             return (), manifest.objects_in_words()

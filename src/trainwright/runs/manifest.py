@@ -15,7 +15,7 @@ from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import DataBundle
 from trainwright.errors import ChangedInputsError, InputError
 from trainwright.frameworks.base import Framework
-from trainwright.process.observation import current
+from trainwright.process.observation.record import current
 from trainwright.records.data import DataDescription
 from trainwright.records.manifest import (
     SEMANTICS_OF,

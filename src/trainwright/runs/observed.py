@@ -7,11 +7,13 @@ from collections.abc import Collection
 from pathlib import Path
 
 from trainwright.datasets.samples.file_hashes import hash_of
-from trainwright.process.observation import MISSING, THERE, Observation, current, state_of, variable_state
+from trainwright.process.observation.record import Observation, current
+from trainwright.process.observation.states import MISSING, THERE, state_of, variable_state
 from trainwright.records.manifest import CodeIdentity, Manifest, ObservedInputs
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.code_identity import module_files, with_later_imports
 from trainwright.runs.unrepeatable_calls import unrepeatable_calls
+from trainwright.world import World
 
 _NOTED = 5  # calls that a manifest names
 
@@ -75,6 +77,16 @@ def with_later_inputs(manifest: Manifest, imported: Collection[str], run: RunDir
     if code is manifest.code and observed == known:
         return manifest
     return manifest.model_copy(update={"code": code, "observed": observed})
+
+
+def gather_inputs(world: World) -> None:
+    """Let the main process know what the user's code has read in all of them; a collective call."""
+    if world.size == 1:
+        return
+    observation = current()
+    found = world.to_main(None if observation is None else observation.news())
+    if world.is_main and observation is not None:
+        observation.adopt([one for one in found[1:] if one is not None])
 
 
 def note_unrepeatable(code: CodeIdentity) -> None:

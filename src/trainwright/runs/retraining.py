@@ -14,6 +14,7 @@ from trainwright.config.splits import SplitConfig
 from trainwright.datasets.base import DataBundle, Split
 from trainwright.datasets.images.preparation import ImagePreparation
 from trainwright.datasets.images.split import ImageSplit
+from trainwright.datasets.tables.key_forms import SharedKeys
 from trainwright.datasets.tables.split_keys import hashes
 from trainwright.datasets.tables.table import as_table
 from trainwright.errors import InputError
@@ -51,9 +52,9 @@ def seen_by(parent: Predictor, split: SplitConfig) -> Seen:
         InputError: They are not what they were, or cannot be taken one by one.
         DataError: They cannot be read.
     """
-    data = _data(parent)
-    if split.key is not None and split == data.split and data.train_path is None:
+    if _keys_decide(parent, split):
         return {}
+    data = with_local_data(_data(parent))[0]
     if not _takes_rows(parent):
         raise InputError(
             f"run {parent.run.id} was trained on {data.type}, whose rows are not recognised by their "
@@ -83,7 +84,9 @@ def compare(parent: Predictor, child: Predictor, seen: Seen) -> dict[str, Any]:
     """
     if reason := other_question(parent.run.require_manifest(), child.run.require_manifest()):
         raise InputError(f"they cannot be compared: {reason}")
-    bundle, data = child.load_data(), _data(child)
+    if _keys_decide(parent, _data(child).split):
+        _check_keys(parent.run, child.run)
+    bundle, data = child.load_data(), with_local_data(_data(child))[0]
     _check_unchanged(child.run, bundle, [*_LEFT_OUT])
     readers: list[Read] = [cache(one.files.read) for one in (parent, child)]
     takes_rows = _takes_rows(parent)
@@ -114,6 +117,37 @@ def compare(parent: Predictor, child: Predictor, seen: Seen) -> dict[str, Any]:
     return table
 
 
+def _keys_decide(parent: Predictor, split: SplitConfig) -> bool:
+    """Return whether the keys of the rows decide their splits, in the same way as for the parent."""
+    data = _data(parent)
+    return split.key is not None and split == data.split and data.train_path is None
+
+
+def _check_keys(parent: RunDir, child: RunDir) -> None:
+    """Compare how keys are written that both runs have, and warn where they hardly share any.
+
+    Raises:
+        InputError: They are written differently, so that rows have changed their splits.
+    """
+    before, now = (run.require_manifest().data.keys for run in (parent, child))
+    shared = SharedKeys.of(before, now)
+    if shared.are_written_otherwise:
+        raise InputError(
+            f"{shared.changed} of {shared.there} keys of data.split that were looked at are written "
+            f"differently than in the data of run {parent.id} (without leading zeros, say): rows have "
+            "changed their splits, and it has learned from some of the test rows; write the keys as they were"
+        )
+    if shared.are_few:
+        log.warning(
+            "%d of %d keys of data.split that were looked at in the data of run %s are in the new data: "
+            "unless these are of others (new customers, say), the keys are written differently, and it has "
+            "learned from some of the test rows",
+            shared.there,
+            shared.expected,
+            parent.id,
+        )
+
+
 def _takes_rows(predictor: Predictor) -> bool:
     """Return whether rows of other files can be taken one by one."""
     kind, preparation = _data(predictor).type, predictor.preparation
@@ -137,7 +171,7 @@ def _prepared(samples: Split, parent: Predictor) -> Split:
 def _data(predictor: Predictor) -> DataConfig:
     data = predictor.config.data
     assert data is not None, "a retrained run has data"
-    return with_local_data(data)[0]
+    return data
 
 
 def _check_unchanged(run: RunDir, bundle: DataBundle, splits: Iterable[SplitName]) -> None:
@@ -180,7 +214,7 @@ def _contents(rows: Any, names: Sequence[str]) -> list[Hashable]:
     if isinstance(rows, Mapping):
         arrays = [np.asarray(rows[name]) for name in names]
         return [b"".join(array[row].tobytes() for array in arrays) for row in range(count_of(rows))]
-    numbers = hashes(as_table(rows.loc[:, list(names)], lists=names), SplitConfig(by="hash"))
+    numbers = hashes(as_table(rows.loc[:, list(names)], lists=names))
     return [tuple(pair) for pair in numbers.tolist()]
 
 

@@ -15,7 +15,7 @@ from trainwright.datasets.samples.file_hashes import reading_again
 from trainwright.errors import TrainwrightError
 from trainwright.process.environ import asked_threads
 from trainwright.process.global_random import preserved_global_random, seed_global_random
-from trainwright.process.observation import current
+from trainwright.process.observation.record import current
 from trainwright.records.data import DataDescription
 from trainwright.records.decision import MEASURED, NEUTRAL, journalled_decisions
 from trainwright.records.journal import read

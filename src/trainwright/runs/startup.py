@@ -35,7 +35,7 @@ from trainwright.runs.decisions import (
 )
 from trainwright.runs.frameworks import copied_model, framework_name
 from trainwright.runs.manifest import checked_determinism, make_manifest
-from trainwright.runs.observed import note_unrepeatable, unseen_reason, with_later_inputs
+from trainwright.runs.observed import gather_inputs, note_unrepeatable, unseen_reason, with_later_inputs
 from trainwright.runs.processes.nodes import SharedFiles
 from trainwright.runs.processes.placement import config_and_threads, say_threads
 from trainwright.runs.processes.ranks import require_same_state
@@ -144,6 +144,7 @@ class Startup:
         if is_in_place and self._request.objects.model is not None and self.origin.initial is None:
             keep_passed(self._run, components, self._world, is_new=past.manifest is None)
         initial = weights_digest(components.learner, self._world)
+        gather_inputs(self._world)
         self.manifest = self._world.from_main(
             lambda: self._record_or_compare(past, components, determinism, source, initial)
         )

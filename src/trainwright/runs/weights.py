@@ -20,6 +20,7 @@ from trainwright.records.listing import find_run, has_model
 from trainwright.records.manifest import Manifest, Parent
 from trainwright.records.run_dir import RunDir
 from trainwright.records.whole_weights import ENDINGS, INDEX, files_in_index
+from trainwright.runs.data.input_meaning import other_meaning
 from trainwright.runs.run_config import read_config
 from trainwright.runs.wiring import Components, run_checkpoints
 from trainwright.safe_files import read_regular
@@ -138,6 +139,7 @@ def initialize(components: Components, source: Path) -> None:
         _refuse_compressed(RunDir(source), components)
         stored = stored_model(RunDir(source))
         _refuse_shifted(stored.data.info, components)
+        _refuse_other_meaning(stored.data, components)
         files = files_of(stored.folder, WEIGHTS_FILE)
     with tempfile.TemporaryDirectory() as folder:
         for i, file in enumerate(files):  # a process that has parts of the model reads these alone
@@ -175,6 +177,20 @@ def _refuse_shifted(info: Mapping[str, Any], components: Components) -> None:
             f"model.init_from: {components.config.model.init_from} learned its target less "
             f"{', '.join(map(repr, offset))}, so that its outputs are not values of this target: train it "
             "anew, or subtract a constant from the target in both runs"
+        )
+
+
+def _refuse_other_meaning(before: DataDescription, components: Components) -> None:
+    """Refuse the weights of a run whose features or classes are not those of this one.
+
+    Raises:
+        ModelError: They are not.
+    """
+    if reason := other_meaning(before, components.bundle):
+        raise ModelError(
+            f"model.init_from: the weights of {components.config.model.init_from} stand for other data: "
+            f"{reason}; leave out model.init_from (--warm-start of retrain), or train on rows that have the "
+            "same ones"
         )
 
 

@@ -15,7 +15,7 @@ from trainwright.config import Resolved
 from trainwright.datasets.samples.file_hashes import hash_of
 from trainwright.errors import ChangedInputsError, InputError
 from trainwright.process.environ import temporary_environment
-from trainwright.process.observation import observing
+from trainwright.process.observation.observing import observing
 from trainwright.records.creation import Creation
 from trainwright.records.run_dir import RunDir
 from trainwright.records.study import StudyRecord

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from trainwright.errors import DataError
+from trainwright.errors import DataError, InputError
 from trainwright.records.pins import Pin
 from trainwright.versions.base import Reference, Version
 
@@ -66,6 +66,14 @@ class VersionSuite:
 
     def lose(self, root: Path, content: bytes) -> None:
         """Delete what is stored of the file with this content."""
+        raise NotImplementedError
+
+    def pin_with_password(self, root: Path, password: str) -> Pin:
+        """Return the pin of the newest version of `rows`, named by an address that holds a password.
+
+        Raises:
+            InputError: Such an address is refused.
+        """
         raise NotImplementedError
 
     @pytest.fixture(autouse=True)
@@ -122,6 +130,8 @@ class VersionSuite:
         for files in (FIRST, SECOND, FIRST):
             self.commit(root, files)
             pins.append(self.latest(root))
+        if all(pin.content is None for pin in pins):
+            pytest.skip("the system knows no hash of the content")
         assert pins[0].content == pins[2].content != pins[1].content
 
     def test_a_description_counts_the_files(self, root: Path) -> None:
@@ -150,16 +160,20 @@ class VersionSuite:
             self.make(root).materialise(pin, target)
 
     def test_lost_content_is_named(self, root: Path, target: Path) -> None:
-        """Content that is gone is an error of one line."""
+        """Content that is gone is an error of one line, which names the file."""
         self.commit(root, SECOND)
         pin = self.latest(root)
         self.lose(root, SECOND["rows.csv"])
-        with pytest.raises(DataError) as caught:
+        with pytest.raises(DataError, match=r"rows\.csv") as caught:
             self.make(root).materialise(pin, target)
         assert "\n" not in str(caught.value)
 
     def test_a_pin_holds_no_credentials(self, root: Path) -> None:
-        """Nothing of a pin is a secret: it goes into the manifest."""
+        """A password of an address is refused, or left out: the pin goes into the manifest."""
         self.commit(root, FIRST)
-        text = json.dumps(self.latest(root).to_json())
-        assert "@" not in text.replace("rows@", "")
+        try:
+            said = json.dumps(self.pin_with_password(root, "open-sesame").to_json())
+        except InputError as error:
+            said = str(error)
+        assert said
+        assert "open-sesame" not in said

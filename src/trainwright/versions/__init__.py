@@ -1,1 +1,1 @@
-"""Versions of data: what names the content of a file or folder exactly, so that a run can have it again."""
+"""Versions of data: exact names for the content of a file or folder, by which a run can fetch it again."""

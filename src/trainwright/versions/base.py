@@ -25,7 +25,7 @@ class Description(NamedTuple):
         names: The paths of the first files, relative to the folder; of a file, its name.
         time: When the version was made, in seconds since the epoch; None: it is not known.
         user: Who made it; empty: it is not known.
-        message: What was said of it.
+        message: A note on it.
         tags: Its other names.
     """
 

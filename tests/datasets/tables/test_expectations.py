@@ -120,8 +120,7 @@ def test_all_failures_are_told_at_once_and_secrets_are_not() -> None:
     lines = str(error.value).splitlines()
     assert lines[0] == "data.expect: 4 of 5 expectations are not met"
     assert (
-        lines[2]
-        == "  age.between: 1 of 8 cells are not at least 0: -4 in row 3 (line 4 of the file) of t.csv"
+        lines[2] == "  age.between: 1 of 8 cells are not at least 0 (-4): row 3 (line 4 of the file) of t.csv"
     )
     assert "api_key.matches: 8 of 8" in lines[3]
     assert "sk-" not in str(error.value)
@@ -183,7 +182,7 @@ def test_every_kind_of_table(place: Path, kind: str, monkeypatch: pytest.MonkeyP
     outcomes = found(expect, given, **data)
     assert {key: (one.met, one.rows) for key, one in outcomes.items()} == {
         "rows": (True, 0),
-        "plan.one_of": (False, 1),
+        "plan.in": (False, 1),
         "plan.missing": (False, 1),
         "age.between": (False, 2),
     }
@@ -237,6 +236,9 @@ def test_expectations_change_no_bits() -> None:
         ({"age": {"between": [None, None]}}, "one of the ends must be given"),
         ({"age": {"matches": "("}}, "is no regular expression"),
         ({"age": {"expect_column_values_to_not_be_null": {}}}, "write missing: 0"),
+        ({"plan": {"share": {"pro": 0.5}}}, 'one number means exactly that one; write ">= 0.5"'),
+        ({"plan": {"not_inn": [1]}}, "unknown key; did you mean 'not_in'?"),
+        ({"plan": {"in": []}}, "data.expect.column.plan.in: expected a list of at least 1"),
         ({"age": {"in": [1], "one_of": [2]}}, "is another spelling of one_of"),
     ],
 )
@@ -244,6 +246,36 @@ def test_wrong_expectations(expect: Any, text: str) -> None:
     with pytest.raises(ConfigError) as error:
         trainwright.check(config(expect))
     assert text in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("expect", "said"),
+    [
+        (
+            {"plan": {"in": ["pro", " pro "]}},
+            "3 of 7 cells are not in ['pro', ' pro '] ('basic', 'gold'): rows 1, 3, 7 (lines 2, 4, 8 of ",
+        ),
+        ({"plan": {"not_in": ["pro", 1]}}, "4 of 7 cells are in ['pro', 1] ('pro'): rows 2, 5, 6 and 1 more"),
+        ({"age": {"in": list(range(50, 80))}}, "56, 57 and 22 more] (20, 30, -4, ...): rows 1, 2, 3 and 2 "),
+        ({"signup": {"after": "2020-01-01"}}, "come after 2020-01-01 (2019-12-31, 2020-01-01): rows 1, 2 "),
+    ],
+)
+def test_values_are_shown_once_and_quoted(expect: Any, said: str) -> None:
+    assert said in only(expect).said
+
+
+def test_the_share_of_true_counts_ones() -> None:
+    ROWS.assign(ok=[0, 1, 1, 1] * 2).to_csv("t.csv", index=False)
+    assert only({"ok": {"share": {"true": "== 0.75"}}}).met
+    assert only({"ok": {"share": {"false": "== 0.25"}}}).met
+
+
+def test_a_config_of_a_run_says_what_its_messages_say() -> None:
+    text = trainwright.check(config({"plan": {"one_of": ["pro"], "not_in": ["gold"]}})).dump()
+    assert "in: [pro]" in text
+    assert "not_in: [gold]" in text
+    Path("again.yaml").write_text(text)
+    assert trainwright.check("again.yaml").dump() == text
 
 
 def test_an_end_that_is_no_time() -> None:

@@ -14,9 +14,11 @@ from PIL import Image
 
 import trainwright
 from trainwright.config.schema import DataConfig
+from trainwright.config.splits import SplitConfig
 from trainwright.datasets.base import DataBundle, LoadRequest
+from trainwright.datasets.tables.key_forms import SharedKeys, key_forms
 from trainwright.datasets.tables.split_keys import texts_of
-from trainwright.datasets.tables.table import tidy
+from trainwright.datasets.tables.table import Table, tidy
 from trainwright.errors import ConfigError, DataError
 from trainwright.plugins import adapter
 from trainwright.types import FeatureForm
@@ -26,7 +28,7 @@ Split = dict[str, list[int]]
 
 
 def expected(text: str, seed: int = 0, val: float = 0.1, test: float = 0.1) -> str:
-    """Return the split of a key, computed from what docs/data.md says."""
+    """Return the split of a key, computed from what docs/splits.md says."""
     number = int(hashlib.sha256(f"{seed}\x1f{text}".encode()).hexdigest()[:16], 16) / 2**64
     return "test" if number < test else "val" if number < val + test else "train"
 
@@ -110,7 +112,7 @@ def test_no_row_of_a_growing_table_changes_its_split(tmp_path: Path, key: Any) -
         ["007", " 007"],
         [True, 1, 1.0, "true", "True"],
         [np.datetime64("2026-01-31"), "2026-01-31", "2026-01-31T00:00:00", "2026-01-31 01:00:00+01:00"],
-        [None, float("nan"), "", "NaN", np.datetime64("NaT")],
+        [None, float("nan"), "", " ", np.datetime64("NaT")],
         ["0.5", 0.5, "00.5", ".5"],
         [2**53 + 1, float(2**53), str(2**53)],
         ["Käse "],
@@ -134,6 +136,28 @@ def test_the_digits_of_codes_stay_as_they_are_written(tmp_path: Path) -> None:
         assert [split[i] for i in range(200)] == [
             expected(str(int(c)) if len(str(int(c))) == 3 else c) for c in codes
         ]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_name_that_reads_like_a_missing_value_is_a_key(tmp_path: Path, kind: str) -> None:
+    missing = ["NA", "null", "NaN", "nan"]  # in files without types
+    names = ["Nan", "NAN", "Null", "n/a", *(f"Ann{i}" for i in range(61))]
+    names[-4:] = missing if kind == "parquet" else names[-4:]
+    rows = pd.DataFrame({"name": names, "x": range(65), "y": [i % 2 for i in range(65)]})
+    path = tmp_path / f"t.{kind}"
+    rows.to_csv(path, index=False) if kind == "csv" else rows.to_parquet(path)
+    split = split_of(load(path, type=kind, split={"by": "hash", "key": "name", "val": 0.3, "test": 0.3}))
+    assert [split[i] for i in range(65)] == [expected(name, 0, 0.3, 0.3) for name in names]
+
+
+def test_the_content_of_a_row_has_the_form_that_is_documented(tmp_path: Path) -> None:
+    rows = [{"b": i / 4, "a": None if i % 3 else f"w{i}", "y": i % 2} for i in range(90)]
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    split = split_of(load(tmp_path / "t.csv", split={"by": "hash", "seed": 4}, impute="most_frequent"))
+    for i, row in enumerate(rows):
+        texts = {"a": row["a"], "b": str(i // 4) if i % 4 == 0 else repr(row["b"]), "y": str(row["y"])}
+        text = "\x1f".join(f"{name}={cell}" for name, cell in texts.items() if cell is not None)
+        assert split[i] == expected(text, seed=4)
 
 
 def test_codes_in_the_content_of_a_row_are_numbers(tmp_path: Path) -> None:
@@ -387,3 +411,27 @@ def test_a_run_predicts_and_evaluates_its_own_rows(tmp_path: Path) -> None:
     pd.DataFrame([rows[i] for i in own]).to_csv(tmp_path / "own.csv", index=False)
     again = [trainwright.evaluate(run, data=data) for data in (None, tmp_path / "own.csv")]
     assert [one["test_accuracy"] for one in again] == [run.metrics["test_accuracy"]] * 2, again
+
+
+def test_keys_are_known_again_in_other_spellings() -> None:
+    def forms(keys: list[str]) -> list[str]:
+        return key_forms(
+            Table({"id": np.array(keys, dtype=object)}, "t.csv"), SplitConfig(by="hash", key="id")
+        )
+
+    before = forms([f"{i:06}" for i in range(300)])
+    assert SharedKeys.of(before, before) == (64, 64, 0)
+    assert len(before) == 64
+    spellings = {"AB-{:03}": "ab{}", "{:05}-X": "{}/x", "K{:04}": "K {}"}
+    for one, other in spellings.items():
+        shared = SharedKeys.of(*(forms([text.format(i) for i in range(300)]) for text in (one, other)))
+        assert shared == (64, 64, 64)
+        assert shared.are_written_otherwise
+    grown = SharedKeys.of(before, forms([f"{i:06}" for i in range(900)]))
+    assert grown.there == grown.expected > 10
+    assert grown.changed == 0
+    few = SharedKeys.of(before, forms([*(f"{i:06}" for i in range(1, 300)), "0"]))
+    assert not few.are_written_otherwise
+    others = SharedKeys.of(before, forms([f"{i:06}" for i in range(1000, 1300)]))
+    assert (others.there, others.are_few, others.are_written_otherwise) == (0, True, False)
+    assert SharedKeys.of([], before) == (0, 0, 0)

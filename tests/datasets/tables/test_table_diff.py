@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from trainwright.datasets.tables.diff import cells as cells_module
+from trainwright.datasets.tables.diff import changed_cells as cells_module
 from trainwright.datasets.tables.diff import side as side_module
 from trainwright.datasets.tables.diff.canonical import Hashes, canonical
 from trainwright.datasets.tables.diff.compare import table_diff
@@ -181,7 +181,49 @@ def test_repeated_keys_are_told_and_compared_by_content(diff: Diff) -> None:
     assert (found.rows.removed, found.rows.added) == (1, 2)
     assert [place.key for place in found.rows.removed_rows] == [{"id": 2}]
     assert [place.row for place in found.rows.added_rows] == [3, 5]
-    assert diff(one, two).rows.key == ()  # none is chosen that repeats
+    unkeyed = diff(one, two)
+    assert unkeyed.rows.key == ()  # none is chosen that repeats
+    assert unkeyed.rows.passed_over == {"id": "3 rows have the value of an earlier one"}
+    assert not diff(one[:2], two[:2]).rows.passed_over
+
+
+def test_added_and_removed_rows_show_cells(diff: Diff) -> None:
+    one = customers(30)
+    found = diff(one, pd.concat([one[3:], customers(2, 9).assign(customer_id=["x1", "x2"])]))
+    for places, rows in ((found.rows.removed_rows, one[:3]), (found.rows.added_rows, customers(2, 9))):
+        for place, (_, row) in zip(places, rows.iterrows(), strict=True):
+            assert list(place.cells) == [name for name in one if name != "customer_id"][:5]
+            assert place.cells["charge"] == row["charge"]
+
+
+@pytest.mark.parametrize("forms", [("csv", "csv"), ("csv", "parquet")])
+def test_texts_of_numbers_and_times_shift_as_numbers_and_times(
+    tmp_path: Path, forms: tuple[str, str]
+) -> None:
+    from scipy.stats import ks_2samp
+
+    draw, sides, known = np.random.default_rng(5), [], []
+    for month, form in enumerate(forms):
+        numbers = np.round(draw.normal(1000 + 9 * month, 30, 400), 2)
+        days = pd.Timestamp("2025-01-20") + pd.to_timedelta(draw.integers(0, 90 + 9 * month, 400), "D")
+        known.append((numbers, days.to_numpy().astype(np.int64)))
+        rows = pd.DataFrame({"umsatz": numbers, "tag": days, "plz": [f"{i:05d}" for i in range(400)]})
+        if form == "csv":
+            rows["umsatz"] = [f"{value:,.2f}".translate(str.maketrans(".,", ",.")) for value in numbers]
+            rows.loc[7, "umsatz"] = "-"  # which means a missing value
+            known[-1] = (np.delete(numbers, 7), known[-1][1])
+            rows["tag"] = days.strftime("%d.%m.%Y")
+            rows.to_csv(tmp_path / f"{month}.csv", sep=";", index=False)
+        else:
+            rows.to_parquet(tmp_path / f"{month}.parquet")
+        sides.append(side(tmp_path / f"{month}.{form}"))
+    shift = {one.column: one for one in table_diff(*sides).shift}
+    assert shift["umsatz"].mean == pytest.approx([numbers.mean() for numbers, _ in known])
+    assert shift["umsatz"].std == pytest.approx([numbers.std(ddof=1) for numbers, _ in known])
+    for name, pair in zip(("umsatz", "tag"), zip(*known, strict=True), strict=True):
+        assert shift[name].ks == pytest.approx(ks_2samp(*pair).statistic)
+        assert not shift[name].new
+    assert shift["plz"].ks is None
 
 
 def test_rows_without_a_value_of_the_key_are_compared_by_content(diff: Diff) -> None:

@@ -16,9 +16,9 @@ from trainwright.datasets.images.preparation import files_of
 from trainwright.datasets.images.sources import Images
 from trainwright.datasets.images.split import Pipeline, stacked
 from trainwright.datasets.samples.threads import THREADS
-from trainwright.datasets.tables.table import listed
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.tasks.support.masks import class_indices, class_numbers, classes_of
 from trainwright.types import FEATURES, TARGET, Array, Batch, Ids
 

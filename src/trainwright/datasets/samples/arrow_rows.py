@@ -34,10 +34,11 @@ from trainwright.datasets.tables.arrow import cells_of
 from trainwright.datasets.tables.expectations import examined
 from trainwright.datasets.tables.split_keys import HASHED, hashes
 from trainwright.datasets.tables.splitting import fractions, split_rows
-from trainwright.datasets.tables.table import Table, listed, nearest, objects
+from trainwright.datasets.tables.table import Table, nearest, objects
 from trainwright.datasets.tables.tabular import provided_splits
 from trainwright.digest import sha256_file, sha256_json
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.require import require
 from trainwright.types import FEATURES, Array, Ids, SplitName
 
@@ -95,7 +96,7 @@ class ArrowRows(BatchReader):
         names = [name for name in config.keys or self._table.column_names if name in self._table.column_names]
         cells = {name: objects(self._table.column(name).to_pylist()) for name in names}
         table = Table(cells, self._names[0], unread=self._table.column_names)
-        hashed = Table({HASHED: hashes(table, config)}, self._names[0])
+        hashed = Table({HASHED: hashes(table, config.keys, config.seed)}, self._names[0])
         parts: dict[SplitName, ArrowRows] = {}
         for name, rows in split_rows(hashed, config, val, test, None).items():
             parts[name] = copy(self)

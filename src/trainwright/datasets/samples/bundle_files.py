@@ -24,7 +24,7 @@ from trainwright.datasets.tables.preparation import TabularPreparation, from_jso
 from trainwright.records.manifest import RepeatedRows
 from trainwright.types import Array, DataInfo, SplitName
 
-FORMAT = 4  # of the files; raise it when they change
+FORMAT = 5  # of the files; raise it when they change
 _ALIGNED = 64
 _PLAIN = (
     "warnings",
@@ -36,6 +36,7 @@ _PLAIN = (
     "packages",
     "ranges",
     "expectations",
+    "keys",
 )
 _NUMBERS = "biufM"  # the kinds of NumPy's dtypes that are nothing but their bytes
 Json = dict[str, Any]

@@ -6,6 +6,7 @@ They are limited in size, verified by their hashes, and shared by processes.
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import logging
 import os
@@ -33,14 +34,14 @@ log = logging.getLogger("trainwright")
 
 
 class _Kept(NamedTuple):
-    """A file to keep: what names it, what it is in words, about how large it is, and what fills it.
+    """A file to keep: what names it, what it is in words, what says how large it is, and what fills it.
 
     `fill` writes the content, and returns what the record says of it.
     """
 
     identity: str
     what: str
-    size: int
+    size: Callable[[], int]
     fill: Callable[[Path], Mapping[str, object]]
 
 
@@ -86,7 +87,7 @@ class DataCache:
             _download(store, key, url, version, content)
             return {"url": url, "version": version.tag}
 
-        return self._path(_Kept(f"{url}\n{version.tag}", url, version.bytes, download))
+        return self._path(_Kept(f"{url}\n{version.tag}", url, lambda: version.bytes, download))
 
     def made(self, identity: str, what: str, size: int, make: Callable[[Path], None]) -> Path:
         """Return the path of a file that is made of data, made if there is none.
@@ -106,9 +107,9 @@ class DataCache:
             make(content)
             return {"what": what}
 
-        return self._path(_Kept(identity, what, size, fill))
+        return self._path(_Kept(identity, what, lambda: size, fill))
 
-    def tree(self, identity: str, what: str, size: int, make: Callable[[Path], Path]) -> Path:
+    def tree(self, identity: str, what: str, size: Callable[[], int], make: Callable[[Path], Path]) -> Path:
         """Return the path of a file or a folder of files, made if there is none.
 
         The files are read-only, and compared with their hashes when a process first uses them.
@@ -116,16 +117,17 @@ class DataCache:
         Args:
             identity: What the content depends on.
             what: What it is, for messages.
-            size: About how many bytes it has.
+            size: Returns about how many bytes it has; called if it is to be made.
             make: Writes it into an empty folder, and returns its path there.
 
         Raises:
             DataError: There is no room for it, or it cannot be written.
         """
+        size = functools.cache(size)
 
         def fill(content: Path) -> Mapping[str, object]:
-            if size >= _SLOW:
-                log.info("writing %s (%s) to %s", what, _gib(size), self._folder)
+            if size() >= _SLOW:
+                log.info("writing %s (%s) to %s", what, _gib(size()), self._folder)
             files = content.with_name(_FILES)
             files.mkdir()
             name = make(files).relative_to(files).as_posix()
@@ -200,7 +202,7 @@ class DataCache:
             shutil.rmtree(copy, ignore_errors=True)
         for left in self._folder.glob(f"{_NEW}*"):  # by a process that died: the cache is locked
             shutil.rmtree(left, ignore_errors=True)
-        self._make_room(kept.size, kept.what)
+        self._make_room(kept.size(), kept.what)
         with tempfile.TemporaryDirectory(prefix=_NEW, dir=self._folder) as folder:
             new = Path(folder) / copy.name
             new.mkdir()

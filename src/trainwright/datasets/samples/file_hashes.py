@@ -6,25 +6,22 @@ not show a change, as `process.file_stamps` says.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainwright.datasets.samples.files import existing_file, is_url
 from trainwright.datasets.samples.threads import THREADS
-from trainwright.digest import sha256_bytes, sha256_file, sha256_json
+from trainwright.digest import sha256_bytes, sha256_file
 from trainwright.errors import DataError
-from trainwright.process.file_stamps import shows_changes
-from trainwright.safe_files import make_folders, write_atomically
+from trainwright.process.file_stamps import FileRecord, Stamp, shows_changes, stamp_of
 from trainwright.storage.urls import cache_folder
 
 _reads_again = ContextVar("reads_again", default=False)  # of this thread: ignore what is remembered
-Stamp = list[int]
 _LARGE = 64 * 1024**2  # bytes
 
 
@@ -38,20 +35,14 @@ def hashes_of(paths: Sequence[str]) -> list[str]:
         return []
     files = [str(existing_file(path, mapped=True).absolute()) for path in paths]
     root = os.path.commonpath([str(Path(file).parent) for file in files])
-    record = cache_folder() / "hashes" / f"{sha256_bytes(root.encode(errors='surrogateescape'))[:32]}.json"
-    known = {} if _reads_again.get() else _read(record)
-    now = time.time_ns()
+    name = sha256_bytes(root.encode(errors="surrogateescape"))[:32]
+    record = FileRecord(cache_folder() / "hashes" / f"{name}.json")
+    reads = _reads_again.get()
     each = map if len(files) == 1 else THREADS.map
-    found = dict(zip(files, each(lambda file: _hashed(file, known), files), strict=True))
-    fresh = {
-        file: [*stamp, sha256, _checksum(file, stamp, sha256)]
-        for file, (stamp, sha256) in found.items()
-        if shows_changes(file, stamp[2:], now)
-    }
-    if any(known.get(file) != entry for file, entry in fresh.items()):
-        with suppress(OSError):  # without it, the files are only read again
-            make_folders(record.parent)
-            write_atomically(record, json.dumps({**known, **fresh}).encode())
+    found = dict(zip(files, each(lambda file: _hashed(file, None if reads else record), files), strict=True))
+    for file, (stamp, sha256) in found.items():
+        record.add(file, stamp, sha256)
+    record.save()
     return [found[file][1] for file in files]
 
 
@@ -116,58 +107,38 @@ class FilesRead:
         return sorted({*filter(None, files), *folders, *links})
 
 
-def _read(record: Path) -> dict[str, Any]:
+def _hashed(file: str, record: FileRecord | None) -> tuple[Stamp, str]:
+    """Return what the file system says of a file, and its hash, which a record may know."""
     try:
-        known = json.loads(record.read_bytes())
-    except (OSError, ValueError, RecursionError):  # the last one of nested JSON
-        return {}
-    return known if isinstance(known, dict) else {}
-
-
-def _hashed(file: str, known: dict[str, Any]) -> tuple[Stamp, str]:
-    """Return what the file system says of a file, and its hash."""
-    try:
-        stamp = _stamp(file)
-        entry = known.get(file)
-        if isinstance(entry, list) and entry[:-2] == stamp and entry[-1] == _checksum(file, stamp, entry[-2]):
-            return stamp, str(entry[-2])
-        return stamp, sha256_file(Path(file))
+        stamp = stamp_of(Path(file).stat())
+        known = None if record is None else record.find(file, stamp)
+        return stamp, sha256_file(Path(file)) if known is None else str(known)
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror or error}") from error
-
-
-def _checksum(file: str, stamp: Stamp, sha256: Any) -> str:
-    """Return the checksum of what is remembered of a file: bits of the cache may change, too."""
-    return sha256_json([os.fsencode(file).hex(), stamp, sha256])[:16]
-
-
-def _stamp(file: str | Path) -> Stamp:
-    status = Path(file).stat()
-    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def _state(file: str, now: int) -> _State | None:
     """Return the state of a file; None if it cannot be read."""
     with suppress(OSError):
-        stamp = _stamp(file)
+        stamp = stamp_of(Path(file).stat())
         return _State(stamp, None if shows_changes(file, stamp[2:], now) else sha256_file(Path(file)))
     return None
 
 
 def _has_changed(file: str, before: _State | None) -> bool:
     try:
-        if before is None or _stamp(file) != before.stamp:
+        if before is None or stamp_of(Path(file).stat()) != before.stamp:
             return True
         return before.sha256 is not None and sha256_file(Path(file)) != before.sha256
     except OSError:
         return True
 
 
-def _times(folder: Path) -> Stamp:
+def _times(folder: Path) -> list[int]:
     """Return the stamp of a folder, and who may use it; empty if it cannot be read."""
     with suppress(OSError):
         status = folder.stat()
-        return [*_stamp(folder), status.st_mode, status.st_uid, status.st_gid]
+        return [*stamp_of(status), status.st_mode, status.st_uid, status.st_gid]
     return []
 
 
@@ -184,14 +155,14 @@ def _links(paths: Sequence[str]) -> Iterator[str]:
             seen.add(name)
 
 
-def _link_times(link: str) -> Stamp:
+def _link_times(link: str) -> list[int]:
     with suppress(OSError):
         status = os.lstat(link)
         return [status.st_ino, status.st_mtime_ns, status.st_ctime_ns]
     return []
 
 
-def _is_renamed(before: Stamp, now: Stamp) -> bool:
+def _is_renamed(before: Sequence[int], now: Sequence[int]) -> bool:
     """Return whether a folder was replaced or renamed: its ctime has changed, but its mtime has not.
 
     So has that of a folder which others may use now.

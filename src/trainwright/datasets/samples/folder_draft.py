@@ -16,8 +16,8 @@ from trainwright.config.schema import DataConfig
 from trainwright.datasets.images.class_folders import folders_by_split
 from trainwright.datasets.images.pixels import ENDINGS
 from trainwright.datasets.samples.files import TEXT_ENDING, as_text, files_in
-from trainwright.datasets.tables.table import listed
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.require import require
 
 _LOOKED_AT = 200  # files, spread evenly, whose sizes are read

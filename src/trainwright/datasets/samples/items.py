@@ -22,10 +22,10 @@ from trainwright.datasets.samples.arrays import as_array
 from trainwright.datasets.samples.drawing import Drawing
 from trainwright.datasets.samples.hanging import ended_if_hanging
 from trainwright.datasets.samples.loaders import Collated
-from trainwright.datasets.tables.table import listed
 from trainwright.datasets.tables.target import beyond_float64, class_indices
 from trainwright.digest import array_buffer, digest, sha256_json, tensor_records
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.tasks.base import Task
 from trainwright.tasks.support.masks import class_indices as mask_indices
 from trainwright.types import FEATURES, TARGET, Array, Batch, Ids

@@ -19,9 +19,10 @@ from trainwright.datasets.samples.corrupt import StoredSamples, without_corrupt
 from trainwright.datasets.samples.custom import sample_function
 from trainwright.datasets.samples.items import READ_THROUGH, Items, declared_fingerprint
 from trainwright.datasets.samples.sampling import balanced, item_weights
-from trainwright.datasets.tables.table import kind_of, listed, tidy
+from trainwright.datasets.tables.table import kind_of, tidy
 from trainwright.datasets.tables.tabular import rounded_targets
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.plugins import task_of
 from trainwright.tasks.base import Task
 from trainwright.tasks.support.columns import distinct_labels, infer_task_of_sample

@@ -38,8 +38,9 @@ from trainwright.datasets.tables import tabular
 from trainwright.datasets.tables.arrow import as_pandas
 from trainwright.datasets.tables.expectations import examined_arrays
 from trainwright.datasets.tables.pairs import is_whole_numbers, of_bunch, other_orders, tables_of_pairs
-from trainwright.datasets.tables.table import Table, as_table, kind_of, listed, nearest
+from trainwright.datasets.tables.table import Table, as_table, kind_of, nearest
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.plugins import adapters
 from trainwright.types import (
     FEATURES,

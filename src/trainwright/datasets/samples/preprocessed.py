@@ -17,9 +17,10 @@ from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.samples.sampling import sampling_weights
 from trainwright.datasets.tables import checks, tabular
 from trainwright.datasets.tables.splitting import fractions, split_rows
-from trainwright.datasets.tables.table import Table, listed, tidy
+from trainwright.datasets.tables.table import Table, tidy
 from trainwright.datasets.tables.target import Target, beyond_float64, inspect
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.plugins import task_of
 from trainwright.tasks.support.columns import infer_task_of_matrix
 from trainwright.types import (

@@ -13,8 +13,9 @@ from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.arrays import Arrays, is_frame
 from trainwright.datasets.tables.splitting import Rows
-from trainwright.datasets.tables.table import Table, kind_of, listed, missing, nearest
+from trainwright.datasets.tables.table import Table, kind_of, missing, nearest
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.records.manifest import RepeatedRows
 from trainwright.require import require
 from trainwright.types import WEIGHT, Array, SplitName

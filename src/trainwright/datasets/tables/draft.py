@@ -21,12 +21,12 @@ from trainwright.datasets.tables.kinds import has_unit, holds_periods, infer, in
 from trainwright.datasets.tables.preparation import MAX_ONEHOT
 from trainwright.datasets.tables.proposals import default_model, reasons, sections
 from trainwright.datasets.tables.suspects import odd_spellings, row_of_sums
-from trainwright.datasets.tables.table import Table, kind_of, listed, missing
+from trainwright.datasets.tables.table import Table, kind_of, missing
 from trainwright.datasets.tables.target import class_indices, inspect, rows_with_target
 from trainwright.datasets.tables.typed import ColumnKind, stray_texts, typed
 from trainwright.errors import DataError
 from trainwright.frameworks.base import Framework
-from trainwright.numerals import number
+from trainwright.numerals import listed, number
 from trainwright.plugins import task_of
 from trainwright.tasks.support.columns import unless_counts
 from trainwright.tasks.support.positive import in_words, positive_of_two

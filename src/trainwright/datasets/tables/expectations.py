@@ -19,16 +19,17 @@ from trainwright.config.schema import DataConfig
 from trainwright.datasets.base import Examine, Outcome
 from trainwright.datasets.tables.kinds import missing_values_of, reading_as
 from trainwright.datasets.tables.list_cells import holds_lists
-from trainwright.datasets.tables.table import Table, as_texts, kind_of, listed, missing, nearest
+from trainwright.datasets.tables.table import Table, as_texts, kind_of, missing, nearest
 from trainwright.datasets.tables.times import read_time
 from trainwright.datasets.tables.typed import from_epoch, read_each, without
 from trainwright.errors import DataError
-from trainwright.numerals import number
+from trainwright.numerals import listed, number
 from trainwright.process.alarms import announced
 from trainwright.redact import HIDDEN, is_secret
 from trainwright.types import Array, SplitName
 
 _SHOWN = 3  # rows that do not meet an expectation, of which the values are shown
+_LOOKED_AT = 1000  # of them, for different values
 _FEW = 8  # values
 _LONGEST = 40  # characters of a value
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
@@ -262,10 +263,14 @@ class _Column:
         return self._cells(key, expected, bad, words + between)
 
     def _check_one_of(self, values: Sequence[Any]) -> Outcome:
-        return self._cells("one_of", values, ~self._are(values), f"are none of {listed(values)}")
+        return self._cells(
+            "in", values, ~self._are(values), f"are not in [{listed(map(repr, map(_cell, values)))}]"
+        )
 
     def _check_none_of(self, values: Sequence[Any]) -> Outcome:
-        return self._cells("none_of", values, self._are(values), f"are {' or '.join(map(str, values))}")
+        return self._cells(
+            "not_in", values, self._are(values), f"are in [{listed(map(repr, map(_cell, values)))}]"
+        )
 
     def _check_matches(self, expression: str) -> Outcome:
         found = re.compile(expression).search
@@ -298,7 +303,8 @@ class _Column:
         return _aggregate(self._key(key), bound, found, f"is {number(found)}")
 
     def _share(self, text: str, bound: Bound) -> Outcome:
-        count = int(self._are([text]).sum())
+        words = {"true": True, "false": False} if kind_of(self._values) == "number" else {}
+        count = int(self._are([words.get(text.casefold(), text)]).sum())
         share = count / max(self._present, 1)
         said = f"{count:,} of {self._present:,} cells are {text} ({number(share)})"
         return _aggregate(self._key(f"share.{text}"), bound, share, said)
@@ -311,9 +317,16 @@ class _Column:
         if not count:
             return Outcome(self._key(key), expected, met, 0)
         examples = self._at(bad)
-        shown = f": {', '.join(str(one['value']) for one in examples)}" if self._shows else ""
-        said = f"{count:,} of {self._present:,} cells {words}{shown} in {self._where(bad)}"
+        shown = f" ({self._some_of(bad)})" if self._shows and self._values.ndim == 1 else ""
+        said = f"{count:,} of {self._present:,} cells {words}{shown}: {self._where(bad)}"
         return Outcome(self._key(key), expected, met, count, said, count, examples)
+
+    def _some_of(self, bad: Array) -> str:
+        """Return the first different values where a mask is true; texts are quoted, as blanks may matter."""
+        first = self._values[np.flatnonzero(bad)[:_LOOKED_AT]]
+        write = str if first.dtype.kind == "M" else repr
+        texts = list(dict.fromkeys(write(_cell(value)) for value in first))
+        return ", ".join([*texts[:_SHOWN], *(["..."] if len(texts) > _SHOWN else [])])
 
     def _at(self, bad: Array) -> list[dict[str, Any]]:
         """Return the first rows where a mask is true: their source, row, line and value."""
@@ -371,7 +384,7 @@ class _Column:
                 both = [text in wanted for text in ("false", "true")]
                 return np.array(both)[self._values.astype(np.int8)]
             case "time":
-                return np.isin(self._values, [self._end("one_of", value, "time") for value in values])
+                return np.isin(self._values, [self._end("in", value, "time") for value in values])
             case _:
                 texts = {str(one).lower() if isinstance(one, bool) else str(one) for one in values}
                 if len(texts) <= _FEW:  # NumPy compares faster than a set is asked

@@ -20,10 +20,11 @@ from trainwright.config.schema import DataConfig
 from trainwright.datasets.samples.arrays import is_frame
 from trainwright.datasets.tables.arrow import as_pandas
 from trainwright.datasets.tables.fitted_values import plain_value, restored_value
-from trainwright.datasets.tables.table import Table, as_table, as_texts, frame_of, kind_of, listed, missing
+from trainwright.datasets.tables.table import Table, as_table, as_texts, frame_of, kind_of, missing
 from trainwright.datasets.tables.times import read_time
 from trainwright.datasets.tables.written import read_number
 from trainwright.errors import DataError, InputError
+from trainwright.numerals import listed
 from trainwright.require import import_path
 from trainwright.types import Array, Ids, SplitName
 
@@ -46,6 +47,7 @@ class FeatureSteps:
         self.name = name
         self._dtypes, self._state = dict(dtypes or {}), state
         self._step: Any = None
+        self._other: FeatureSteps | None = None  # with the same state, to compare with
 
     @property
     def names(self) -> list[str]:
@@ -189,12 +191,15 @@ class FeatureSteps:
         """Refuse a step that gives rows other values alone than among others: predictions would be wrong.
 
         Some rows of the whole table are made again by themselves, the last one first, so that what depends
-        on the row before, on those so far or on the position differs.
+        on the row before, on those so far or on the position differs. Another object of the step makes them,
+        as a run that is loaded does, so that what `transform` keeps in `self` differs, too.
         """
         if len(made) <= _ALONE:
             return
         rows = np.linspace(len(made) - 1, 0, _ALONE).astype(int)
-        alone = self._call(frame.iloc[rows].reset_index(drop=True)).reset_index(drop=True)
+        if self._other is None:
+            self._other = FeatureSteps(self.name, self._dtypes, self._state).open()
+        alone = self._other._call(frame.iloc[rows].reset_index(drop=True)).reset_index(drop=True)
         among = made.iloc[rows].reset_index(drop=True)
         names = [str(name) for name in made.columns]
         odd = [] if names == list(map(str, alone.columns)) else ["the columns"]
@@ -204,7 +209,8 @@ class FeatureSteps:
         if odd:
             raise DataError(
                 f"data.{_KEY}: {self.name} gives {listed(odd)} of {_ALONE} rows of {source} other values "
-                "alone than among the others; what depends on other rows belongs in `fit` of a class"
+                "alone than among the others; what depends on other rows, or is kept in self, belongs in "
+                "`fit` of a class"
             )
 
     def _failed(self, method: str, error: Exception, frame: Any) -> DataError:

@@ -16,7 +16,7 @@ import numpy as np
 
 from trainwright.config.emit import inline
 from trainwright.config.schema import ColumnConfig, DataConfig
-from trainwright.datasets.tables.table import Table, kind_of, listed, missing
+from trainwright.datasets.tables.table import Table, kind_of, missing
 from trainwright.datasets.tables.times import (
     FORMATS,
     may_be_time,
@@ -34,6 +34,7 @@ from trainwright.datasets.tables.written import (
     writing_of,
 )
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.types import Array, Ids
 
 Keep = Literal["useful", "not identifiers", "all"]  # which columns are kept, of those that nobody named

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from trainwright.config.schema import DataConfig
-from trainwright.datasets.tables.table import Table, listed
+from trainwright.datasets.tables.table import Table
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.plugins import task_of
 from trainwright.tasks.support.columns import MULTILABEL
 from trainwright.types import NO_LABEL, Array, SplitName

@@ -32,10 +32,11 @@ from trainwright.datasets.tables.encoders.times import TimeColumn
 from trainwright.datasets.tables.feature_steps import FeatureSteps
 from trainwright.datasets.tables.ranges import UnusualValues
 from trainwright.datasets.tables.remarks import changed_types, require_columns, unseen_values, unused_columns
-from trainwright.datasets.tables.table import Table, as_table, frame_of, kind_of, listed, missing
+from trainwright.datasets.tables.table import Table, as_table, frame_of, kind_of, missing
 from trainwright.datasets.tables.target import Target, rows_with_target
 from trainwright.datasets.tables.typed import ColumnKind, typed
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.types import FEATURES, Array
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import numpy as np
 
 from trainwright.datasets.tables.encoders.base import Encoder
 from trainwright.datasets.tables.encoders.categories import Categories
-from trainwright.datasets.tables.table import Table, as_texts, kind_of, listed, missing
+from trainwright.datasets.tables.table import Table, as_texts, kind_of, missing
+from trainwright.numerals import listed
 from trainwright.types import Array
 
 Range = Sequence[Any]  # the least and the greatest value; times as text

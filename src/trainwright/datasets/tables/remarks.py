@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from trainwright.datasets.tables.encoders.base import Encoder
-from trainwright.datasets.tables.table import Table, kind_of, listed, missing, nearest
+from trainwright.datasets.tables.table import Table, kind_of, missing, nearest
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 
 UNSEEN = "values of "  # begins the key of a remark on values that no training row has
 _EXAMPLES = 3  # values that a line names

@@ -18,7 +18,7 @@ import numpy as np
 from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
 from trainwright.config.splits import SplitConfig
-from trainwright.datasets.tables.cells import BOOLEANS, CODE, DATE, NUMBER
+from trainwright.datasets.tables.cells import DATE, NUMBER, read_cell
 from trainwright.datasets.tables.table import Table
 from trainwright.datasets.tables.times import in_utc
 from trainwright.errors import DataError
@@ -48,10 +48,10 @@ def with_hashes(table: Table, as_read: Table, config: SplitConfig) -> Table:
     if config.by != "hash":
         return table
     kept = as_read if table.numbers is None else as_read.take(table.numbers)
-    return table.with_column(HASHED, hashes(kept, config))
+    return table.with_column(HASHED, hashes(kept, config.keys, config.seed))
 
 
-def hashes(table: Table, config: SplitConfig) -> Array:
+def hashes(table: Table, keys: Sequence[str] = (), seed: int = 0) -> Array:
     """Return two numbers in [0, 1) for each row, (rows, 2) float64, which depend on its key and the seed.
 
     They are the first 53 bits of the first two 8 bytes of the SHA-256 of the seed and the texts of the key
@@ -60,27 +60,28 @@ def hashes(table: Table, config: SplitConfig) -> Array:
 
     Args:
         table: The rows, as they were read.
-        config: The section `data.split`.
+        keys: The key columns; default: the content of the row.
+        seed: The seed.
 
     Raises:
         DataError: A key column does not exist, or lacks values.
     """
-    names, seed = sorted(config.keys), str(config.seed)
+    names = sorted(keys)
     columns = [(name, table.column(name, "data.split.key")) for name in names or sorted(table.columns)]
     digests, absent = list[bytes](), np.zeros((len(names), len(table)), dtype=bool)
     for start in range(0, len(table), _CHUNK):  # whose texts are in memory together
         texts = [texts_of(values[start : start + _CHUNK]) for _, values in columns]
         if names:
             absent[:, start : start + _CHUNK] = [[not text for text in one] for one in texts]
-            keys = [_SEPARATOR.join((seed, *cells)) for cells in zip(*texts, strict=True)]
+            contents = [_SEPARATOR.join((str(seed), *cells)) for cells in zip(*texts, strict=True)]
         else:
             labels = [f"{_SEPARATOR}{name}=" for name, _ in columns]
             named = [
-                [text and label + _without_zeros(text) for text in one]
+                [text and label + text for text in map(_in_content, one)]
                 for label, one in zip(labels, texts, strict=True)
             ]
-            keys = [seed + "".join(cells) for cells in zip(*named, strict=True)]
-        digests += [hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()[:16] for key in keys]
+            contents = [str(seed) + "".join(cells) for cells in zip(*named, strict=True)]
+        digests += [hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest()[:16] for one in contents]
     for (name, _), mask in zip(columns, absent, strict=False):
         if mask.any():
             raise DataError(
@@ -120,7 +121,7 @@ def _text(value: Any) -> str:
 
     Whole numbers have no decimal point, booleans are 1 and 0, and times are ISO 8601 in UTC. A text that
     reads as one of these has the text of that, but digits with leading zeros are a code, and stay as they
-    are. Bytes have the text of their hash.
+    are, and so does a name such as Nan. Bytes have the text of their hash.
     """
     match value:
         case None:
@@ -141,23 +142,28 @@ def _text(value: Any) -> str:
 
 
 def _of_written(text: str) -> str:
-    if text in BOOLEANS:
-        return str(int(BOOLEANS[text]))
-    if _HEX.fullmatch(text):
+    if (value := read_cell(text)) is not None:
+        return _number(float(value))
+    if _HEX.fullmatch(text):  # which, like 01.5, only columns of numbers are read with
         return _number(float(int(text, 16)))
-    if NUMBER.fullmatch(text) and not (CODE.match(text) and text.isdigit()):
+    if NUMBER.fullmatch(text) and not text.isdigit():
         return _number(float(text))
     if DATE.match(text):
         try:
             return _time(datetime.fromisoformat(text))
         except ValueError:
             return text
-    return "" if text.casefold() == "nan" else text
+    return text
 
 
-def _without_zeros(code: str) -> str:
-    """Return the number that digits are read as in a column with decimal numbers; any other text as it is."""
-    return _number(float(code)) if code[0] == "0" and code.isdigit() else code
+def _in_content(text: str) -> str:
+    """Return the text of a cell in its row's content.
+
+    Digits with leading zeros, and NaN, are what they are read as in a column with decimal numbers.
+    """
+    if text.casefold() == "nan":
+        return ""
+    return _number(float(text)) if text[:1] == "0" and text.isdigit() else text
 
 
 def _number(value: float) -> str:

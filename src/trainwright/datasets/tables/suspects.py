@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from trainwright.datasets.tables.table import Table, kind_of, listed, missing
+from trainwright.datasets.tables.table import Table, kind_of, missing
 from trainwright.datasets.tables.typed import ColumnKind
+from trainwright.numerals import listed
 from trainwright.types import Array
 
 _SHOWN = 3  # categories that a message names

@@ -25,6 +25,7 @@ import numpy as np
 
 from trainwright.datasets.tables.times import in_utc
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.require import require
 from trainwright.types import Array, Ids
 
@@ -138,15 +139,8 @@ class _Rows(Mapping[str, Array]):
 
 
 def _numbered(word: str, numbers: Iterable[int]) -> str:
-    listed = [str(number) for number in numbers]
-    return f"{word}{'s' if len(listed) > 1 else ''} {', '.join(listed)}"
-
-
-def listed(names: Iterable[Any], limit: int = 8) -> str:
-    """Join names like `a, b, c and 5 more`."""
-    shown = [str(name) for name in names]
-    more = f" and {len(shown) - limit} more" if len(shown) > limit else ""
-    return ", ".join(shown[:limit]) + more
+    texts = [str(number) for number in numbers]
+    return f"{word}{'s' if len(texts) > 1 else ''} {', '.join(texts)}"
 
 
 def nearest(name: str, names: Iterable[str], there: Sequence[str] | None = None) -> str:

@@ -20,6 +20,7 @@ from trainwright.datasets.tables import checks, raw
 from trainwright.datasets.tables.encoders.numbers import mean_and_scale
 from trainwright.datasets.tables.expectations import examined
 from trainwright.datasets.tables.feature_steps import FeatureSteps, opened_steps
+from trainwright.datasets.tables.key_forms import key_forms
 from trainwright.datasets.tables.kinds import IDENTIFIER, Inference, infer, infer_target, judge, kept_columns
 from trainwright.datasets.tables.list_cells import with_label_columns
 from trainwright.datasets.tables.preparation import TabularPreparation, fit
@@ -67,9 +68,10 @@ def named_columns(table: Table, config: DataConfig) -> dict[str, Array]:
     Raises:
         DataError: One is missing.
     """
-    keys = {"data.split.group": config.split.group, "data.split.time": config.split.time}
+    split = config.split
+    keys = {"data.split.group": split.group, "data.split.time": split.time}
     keys[SAMPLING] = sampling_column(config.sampling)
-    hashed = {HASHED: hashes(table, config.split)} if config.split.by == "hash" else {}
+    hashed = {HASHED: hashes(table, split.keys, split.seed)} if split.by == "hash" else {}
     return {name: table.column(name, key) for key, name in keys.items() if name is not None} | hashed
 
 
@@ -196,6 +198,7 @@ def build(
         expectations=expectations,
         ranges=ranges_of(parts["train"], getattr(preparation, "columns", ())),
         examples={name: _head(part, examples) for name, part in parts.items()},
+        keys=key_forms(as_read, config.split),
     )
 
 

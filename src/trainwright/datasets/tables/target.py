@@ -10,8 +10,9 @@ import numpy as np
 
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.tables.list_cells import expanded
-from trainwright.datasets.tables.table import Table, kind_of, listed, missing
+from trainwright.datasets.tables.table import Table, kind_of, missing
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.plugins import task_of
 from trainwright.tasks.support.columns import distinct_labels, doubts, infer_task, infer_task_of_matrix
 from trainwright.types import Array

@@ -21,11 +21,12 @@ from trainwright.datasets.samples import map_style
 from trainwright.datasets.samples.files import existing_file, files_matching, is_url, paths_by_split
 from trainwright.datasets.samples.objects import from_objects
 from trainwright.datasets.samples.shards import open_shards
-from trainwright.datasets.tables.table import Table, listed, nearest, tidy
+from trainwright.datasets.tables.table import Table, nearest, tidy
 from trainwright.datasets.tables.tabular import build
 from trainwright.datasets.tfrecord.examples import Feature, Values, infer, read_examples, stacked
 from trainwright.datasets.tfrecord.stream import INDEXER, Records
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.types import Array, SplitName
 
 Tensors = Mapping[str, Array]

@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import Field
 
 from trainwright.config.fields import Section
-from trainwright.datasets.tables.table import listed
 from trainwright.datasets.tfrecord.records import read_records
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 from trainwright.require import require
 from trainwright.types import Array
 

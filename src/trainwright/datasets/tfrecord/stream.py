@@ -13,11 +13,12 @@ from trainwright.config.sampling import sampling_column
 from trainwright.config.schema import DataConfig
 from trainwright.datasets.images.decoders import ImageForm, decoded_image
 from trainwright.datasets.samples.shards import Indexer, Shard, ShardFiles, Tables
-from trainwright.datasets.tables.table import listed, nearest
+from trainwright.datasets.tables.table import nearest
 from trainwright.datasets.tfrecord.examples import Feature, Values, infer, parsed, value_of
 from trainwright.datasets.tfrecord.records import index_of
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError
+from trainwright.numerals import listed
 
 log = logging.getLogger("trainwright")
 _SAMPLE = 64  # records of the first shard that show what the features are

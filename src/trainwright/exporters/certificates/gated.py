@@ -8,7 +8,7 @@ import numpy as np
 
 from trainwright.datasets.base import DataBundle
 from trainwright.errors import DataError, GateError, InputError
-from trainwright.evaluation.gates import Gate
+from trainwright.evaluation.gates import PARENT, Gate
 from trainwright.evaluation.metrics import LOSS, evaluate_predictions, wanted_metrics
 from trainwright.exporters.certificates.inputs import inputs_of
 from trainwright.exporters.certificates.samples import Sample, real_rows
@@ -18,8 +18,6 @@ from trainwright.plugins import task_for
 from trainwright.records.artifact import ArtifactDir
 from trainwright.records.certificate import Certificate
 from trainwright.types import Predictions, weights_of
-
-PARENT = "parent"
 
 
 def judged(gate: Gate, predictor: Predictor, made: Path, certificate: Certificate) -> str:

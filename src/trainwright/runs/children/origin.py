@@ -28,6 +28,7 @@ from trainwright.records.run_dir import RunDir
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.children.compatibility import advice, longer, needs_same_rows
 from trainwright.runs.data.identity import data_inputs
+from trainwright.runs.data.input_meaning import other_meaning
 from trainwright.runs.manifest import lower_tier
 from trainwright.runs.wiring import Components
 from trainwright.safe_files import open_regular
@@ -259,7 +260,7 @@ class Origin:
                 f"{self.initial.step} of run {self.initial.run_id}; {longer(total_steps)}"
             )
         self._check_data(now, components, allow_change)
-        self._check_offset(components.bundle.info)
+        self._check_meaning(components.bundle)
         if self.lineage.relation == "fork":
             for difference in self._code_changes(now):
                 log.warning("changed since run %s: %s", self.initial.run_id, difference)
@@ -279,7 +280,7 @@ class Origin:
         for name, field in _MEANING.items():
             if getattr(before, field) != getattr(now.data, field):
                 raise InputError(
-                    f"data: the {name} is not that of run {id_}, so its state does not fit; {advice(id_)}"
+                    f"data: the {name} is not that of run {id_}, so its state does not fit; train a new run"
                 )
         changed = [name for name, split in before.splits.items() if now.data.splits.get(name) != split]
         if not changed:
@@ -294,8 +295,8 @@ class Origin:
             )
         log.warning("data: the rows differ from those of run %s in %s", id_, listed)
 
-    def _check_offset(self, now: DataInfo) -> None:
-        """Refuse a state that learned a shifted target, where this run takes it as it is; and the reverse.
+    def _check_meaning(self, bundle: DataBundle) -> None:
+        """Refuse a state that learned other categories, or a target shifted otherwise.
 
         Outputs of a network whose target is standardized are not in its unit, so that no shift is in them.
 
@@ -306,6 +307,9 @@ class Origin:
         id_ = self.lineage.run_id
         folder = next(self._run.path.parent.parent.glob(f"*/{id_}"), None)
         stored = None if folder is None else DataDescription.load(folder / DataDescription.FILE)
+        if stored is not None and (reason := other_meaning(stored, bundle)):
+            raise InputError(f"data: {reason}, so the state of run {id_} does not fit; train a new run")
+        now = bundle.info
         if stored is None or (now.target_mean, now.target_scale) != (0.0, 1.0):
             return
         before = DataInfo.from_json(stored.info)

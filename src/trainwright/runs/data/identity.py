@@ -40,6 +40,7 @@ def data_inputs(bundle: DataBundle) -> DataIdentity:
         warnings=[*bundle.warnings, *([in_words(bundle.skipped)] if bundle.skipped else [])],
         repeated=list(bundle.repeated),
         pins=dict(bundle.pins),
+        keys=list(bundle.keys),
     )
 
 

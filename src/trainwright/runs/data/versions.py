@@ -8,12 +8,13 @@ from typing import Any
 
 from trainwright import plugins
 from trainwright.config.schema import DataConfig
-from trainwright.config.versions import is_reference
+from trainwright.config.versions import EMBEDDED, is_reference
 from trainwright.datasets.samples.cache import data_cache
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError
 from trainwright.records.listing import runs_folder
 from trainwright.records.pins import Pin
+from trainwright.redact import remember
 from trainwright.storage.urls import store_url
 from trainwright.versions.base import Description, Reference, Version
 
@@ -34,11 +35,12 @@ def with_local_data(config: DataConfig) -> tuple[DataConfig, Mapping[str, Pin]]:
     paths: dict[str, str] = {}
     for name in _PATHS:
         if (path := getattr(config, name)) is not None and is_reference(path):
-            pins[f"data.{name}"], paths[name] = fetched("embedded", {"path": path}, where)
-    if config.dvc is not None:
+            pins[f"data.{name}"], paths[name] = fetched(EMBEDDED, {"path": path}, where)
+    if (system := config.version_system) is not None:
+        kind, section = system
         if config.path is not None:
-            raise DataError("data: both path and dvc are given; keep one")
-        pins["data.dvc"], paths["path"] = fetched("dvc", config.dvc.model_dump(), where)
+            raise DataError(f"data: both path and {kind} are given; keep one")
+        pins[f"data.{kind}"], paths["path"] = fetched(kind, section.model_dump(), where)
     return config.model_copy(update=paths), pins
 
 
@@ -52,9 +54,22 @@ def fetched(kind: str, reference: Reference, where: str) -> tuple[Pin, str]:
     """
     versions: Version = plugins.adapter("version", kind)(where)
     pin = versions.resolve(reference)
-    size = versions.describe(pin).bytes
     identity = f"version {sha256_json([pin.kind, pin.identity, pin.file])}"
-    return pin, str(data_cache().tree(identity, str(pin), size, lambda new: versions.materialise(pin, new)))
+    path = data_cache().tree(
+        identity,
+        str(pin),
+        lambda: versions.describe(pin).bytes,
+        lambda new: versions.materialise(pin, new),
+    )
+    for spelling in {str(path), str(path.resolve())}:
+        remember(spelling, shown=_name(pin))  # messages name the version, not its place in the cache
+    return pin, str(path)
+
+
+def _name(pin: Pin) -> str:
+    """Return a version as a config names it: `churn@v3`, or the path in another system and its commit."""
+    path = str(pin.reference.get("path", pin.source))
+    return path if path == pin.revision else f"{path}@{pin.revision[:8]}"
 
 
 def described(pin: Pin, runs_dir: Path) -> Description:
@@ -75,7 +90,7 @@ def local_path(path: Any, runs_dir: Path) -> Any:
     """
     if not (isinstance(path, str) and is_reference(path)):
         return path
-    return fetched("embedded", {"path": path}, store_url(runs_dir))[1]
+    return fetched(EMBEDDED, {"path": path}, store_url(runs_dir))[1]
 
 
 def trained_on(pins: Mapping[str, Pin], path: str, runs_dir: Path) -> bool:
@@ -83,5 +98,5 @@ def trained_on(pins: Mapping[str, Pin], path: str, runs_dir: Path) -> bool:
     trained = [pins[key].identity for key in ("data.path", "data.train_path") if key in pins]
     if not trained or not is_reference(path):
         return False
-    version: Version = plugins.adapter("version", "embedded")(store_url(runs_dir))
+    version: Version = plugins.adapter("version", EMBEDDED)(store_url(runs_dir))
     return version.resolve({"path": path}).identity in trained

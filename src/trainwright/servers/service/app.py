@@ -119,13 +119,17 @@ class Service:
         began, identifier = time.perf_counter(), _identifier(request)
         model = self.models.for_request(identifier)
         threshold, is_lenient = _options(request.query_params)
-        body = await read_body(request, self.settings.max_body)
+        body = await self.body(request)
         kind = _content_type(request.headers.get("content-type", ""))
         rows = await _read(model, body, kind)
         asked = Asked(model, rows, threshold, is_lenient)
         answer = await self.answer(identifier, asked, lambda other: other.form.read(body, *kind), began)
         found = _predictions(answer, by_column=rows.by_column)
         return _json({**found, "id": identifier, "run": model.predictor.run.id})
+
+    async def body(self, request: Request) -> bytes:
+        """Return the body of a request; see `read_body`."""
+        return await read_body(request, self.settings.max_body, self.settings.timeout)
 
     def own_routes(self) -> Sequence[tuple[str, str, Endpoint]]:
         """Return the routes that depend on the task of the model."""
@@ -139,7 +143,7 @@ class Service:
         language = Language(
             model_of,
             lambda step: self.batcher.ask(step, 1),
-            lambda one: read_body(one, self.settings.max_body),
+            self.body,
         )
         return [
             ("POST", "/generate", language.generate),
@@ -304,11 +308,12 @@ async def _read(model: ServedModel, body: bytes, kind: tuple[str, str | None]) -
     return await asyncio.to_thread(model.form.read, body, *kind)
 
 
-async def read_body(request: Request, limit: int) -> bytes:
+async def read_body(request: Request, limit: int, seconds: float) -> bytes:
     """Return the body of a request, unpacked.
 
     Raises:
-        RequestError: It is larger than `limit` bytes, or packed in a way that is not known.
+        RequestError: It is larger than `limit` bytes, takes longer than `seconds` to come, or is packed in a
+            way that is not known.
     """
     too_large = RequestError(
         413,
@@ -318,11 +323,15 @@ async def read_body(request: Request, limit: int) -> bytes:
     if int(request.headers.get("content-length") or 0) > limit:
         raise too_large
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise too_large
-        parts.append(part)
+    try:
+        async with asyncio.timeout(seconds):
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    raise too_large
+                parts.append(part)
+    except TimeoutError:
+        raise RequestError(408, "slow_body", f"the body did not come within {seconds:g} s") from None
     body = b"".join(parts)
     match request.headers.get("content-encoding", "identity"):
         case "identity":

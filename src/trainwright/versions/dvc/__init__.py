@@ -34,8 +34,7 @@ class DvcVersion:
         runs: The folder of the runs, which keeps none of these versions.
     """
 
-    def __init__(self, runs: str) -> None:
-        self._runs = runs
+    def __init__(self, runs: str) -> None:  # noqa: ARG002 - of the contract
         self._found: dict[str, Any] = {}
 
     def resolve(self, reference: Reference) -> Pin:

@@ -9,20 +9,31 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from trainwright.config.words import nearest, some
-from trainwright.errors import DataError
+from trainwright.config.words import nearest
+from trainwright.errors import CheckpointError, DataError
 from trainwright.records.document import Document
 from trainwright.stores.base import Store
 
 LATEST = "latest"
-_NUMBER = re.compile(r"v?(\d+)")
+_NUMBER = re.compile(r"v?([0-9]{1,9})")
+_KEY = re.compile(r"names/[^/]+/([0-9]{6,12})")  # of an entry
+_LAST_TIME = 1e11  # seconds since the epoch, which `time.localtime` knows
 _THREADS = 8
 _TRIES = 100  # of an entry whose number another process takes
 _PREFIX = "names/"
+
+
+def _plain(value: Any) -> Any:
+    """Return text without lone surrogates, which no output can encode."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
+
+
+_Text = Annotated[str, BeforeValidator(_plain)]
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 def _user() -> str:
@@ -38,23 +49,23 @@ class Entry(Document):
     `number` is that of the version. `content` is the hash of its files, `packs` are the packs that hold the
     small ones, and `file` is the name of the file; it is empty for a folder. `token` tells who wrote the
     entry. `user`, `host` and `time` (seconds since the epoch) say who made it when; `by` is the command that
-    deleted a version. Anyone may have written an entry: no part of it is a path.
+    deleted a version. Anyone may have written an entry: no part of it is a path, or too large to show.
     """
 
     kind: Literal["version", "tag", "delete"]
-    number: int
-    token: str = Field(default_factory=lambda: secrets.token_hex(16))
-    time: float = Field(default_factory=time.time)
-    user: str = Field(default_factory=_user)
-    host: str = Field(default_factory=socket.gethostname)
+    number: int = Field(ge=1, lt=10**9)
+    token: _Text = Field(default_factory=lambda: secrets.token_hex(16))
+    time: float = Field(default_factory=time.time, ge=0, le=_LAST_TIME)
+    user: _Text = Field(default_factory=_user)
+    host: _Text = Field(default_factory=socket.gethostname)
     content: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     packs: list[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]] = Field(default_factory=list)
     file: str = Field(default="", pattern=r"^(data(\.[^/\x00]*)?)?$")
-    files: int = 0
-    bytes: int = 0
-    message: str = ""
-    tag: str = ""
-    by: str = ""
+    files: _Count = 0
+    bytes: _Count = 0
+    message: _Text = ""
+    tag: _Text = ""
+    by: _Text = ""
 
     @property
     def deletion(self) -> str:
@@ -96,31 +107,53 @@ class History(NamedTuple):
         """The tags, with the numbers of their versions: the newest entry of a tag counts."""
         return {one.tag: one.number for one in self.entries if one.kind == "tag"}
 
+    @property
+    def revisions(self) -> list[str]:
+        """The names of the versions that are there: their numbers, tags and `latest`."""
+        there = self.versions
+        tags = (tag for tag, tagged in self.tags.items() if tagged in there)
+        return [*(f"v{one}" for one in sorted(there)), *tags, *([LATEST] if there else ())]
+
+    @property
+    def listed(self) -> str:
+        """The names of the versions in words, those in the middle of a long list left out."""
+        names = self.revisions
+        return f"there are: {', '.join(_ends(names))}" if names else "there is none"
+
     def tags_of(self, number: int) -> list[str]:
         """Return the tags of a version."""
         return [tag for tag, tagged in self.tags.items() if tagged == number]
 
+    def same_as(self, entry: Entry) -> list[Entry]:
+        """Return the other versions that are there and have the same content, oldest first."""
+        found = (self.versions[number] for number in sorted(self.versions) if number != entry.number)
+        return [one for one in found if (one.content, one.file) == (entry.content, entry.file)]
+
     def version(self, revision: str) -> Entry:
         """Return the version that a number (`v3`), a tag or `latest` means.
+
+        A deleted version is there as long as another one has the same content.
 
         Raises:
             DataError: There is none, or it was deleted.
         """
         if revision == LATEST:
             if self.latest is None:
-                last = max(self.deleted.values(), key=lambda one: one.time)
-                raise DataError(f"{self.name} has no version any more: v{last.number} {last.deletion}")
+                last = max(self.deleted.values(), key=lambda one: one.time, default=None)
+                why = "" if last is None else f" any more: v{last.number} {last.deletion}"
+                raise DataError(f"{self.name} has no version{why}")
             return self.latest
         match = _NUMBER.fullmatch(revision)
         number = int(match[1]) if match else self.tags.get(revision)
         if number is not None and (found := self.versions.get(number)) is not None:
             return found
         if number is not None and (deletion := self.deleted.get(number)) is not None:
+            gone = next((one for one in self.entries if (one.kind, one.number) == ("version", number)), None)
+            if gone is not None and (same := self.same_as(gone)):
+                return gone.model_copy(update={"packs": same[-1].packs})
             raise DataError(f"{self.name}@v{number} {deletion.deletion}")
-        known = [*(f"v{one}" for one in sorted(self.versions)), *self.tags, LATEST]
         raise DataError(
-            f"{self.name} has no version {revision!r}; there are: {', '.join(_ends(known))}"
-            f"{nearest(revision, known)}"
+            f"{self.name} has no version {revision!r}; {self.listed}{nearest(revision, self.revisions)}"
         )
 
 
@@ -140,14 +173,18 @@ class Histories:
         self._store = store
 
     def names(self) -> list[str]:
-        """Return the names of the data sets, sorted."""
-        return sorted({key.split("/")[1] for key in self._store.list(_PREFIX)})
+        """Return the names of the data sets, sorted.
+
+        Raises:
+            DataError: The store cannot be read.
+        """
+        return sorted({key.split("/")[1] for key in self._keys(_PREFIX)})
 
     def histories(self) -> Iterator[History]:
         """Yield the logs of all data sets.
 
         Raises:
-            CheckpointError: An entry cannot be read.
+            DataError: An entry is damaged, or cannot be read.
         """
         yield from map(self.history, self.names())
 
@@ -155,13 +192,15 @@ class Histories:
         """Return the log of a data set that has one.
 
         Raises:
-            DataError: It has none.
+            DataError: It has none, or an entry is damaged.
         """
         if (history := self.history(name)).entries:
             return history
         names = self.names()
         there = (
-            f"there are: {some(names, name, '')}" if names else "there is none yet: trainwright data add FILE"
+            f"there are: {', '.join(_ends(names))}"
+            if names
+            else "there is none yet: trainwright data add FILE"
         )
         raise DataError(f"there is no data set {name!r}; {there}{nearest(name, names)}")
 
@@ -169,14 +208,22 @@ class Histories:
         """Return the log of a data set; it is empty where there is none.
 
         Raises:
-            DataError: An entry is damaged.
-            CheckpointError: The store cannot be read.
+            DataError: An entry is damaged, or cannot be read.
         """
-        keys = [*self._store.list(f"{_PREFIX}{name}/")]
+        keys = self._keys(f"{_PREFIX}{name}/")
         if not keys:
             return History(name, [])
+        for key in keys:
+            if _KEY.fullmatch(key) is None:
+                raise DataError(f"{key} in the store of data is no entry of a log: delete this object")
         with ThreadPoolExecutor(_THREADS) as pool:
             return History(name, [*pool.map(self._read, keys)], int(keys[-1].rpartition("/")[2]))
+
+    def _keys(self, prefix: str) -> list[str]:
+        try:
+            return [*self._store.list(prefix)]
+        except CheckpointError as error:
+            raise DataError(str(error)) from error
 
     def write(self, name: str, make: Callable[[History], Entry | None]) -> Entry | None:
         """Write the next entry of a log, and return it.
@@ -198,10 +245,12 @@ class Histories:
             # The answer to a first request may have been lost.
             if self._store.put_if_absent(key, entry.encoded()) or self._read(key).token == entry.token:
                 return entry
-        raise DataError(f"other processes change {name} all the time; try again")
+        raise DataError(f"could not append to the log of {name}: other processes kept writing; try again")
 
     def _read(self, key: str) -> Entry:
         try:
             return Entry.parse(self._store.get(key))
+        except CheckpointError as error:
+            raise DataError(str(error)) from error
         except (ValueError, RecursionError) as error:
             raise DataError(f"{key} in the store of data is damaged: {error}") from error

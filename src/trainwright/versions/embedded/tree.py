@@ -9,16 +9,16 @@ import stat
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainwright.digest import sha256_bytes
 from trainwright.errors import DataError
+from trainwright.process.file_stamps import Stamp, stamp_of
 
-PIECE_BYTES = 4 << 20  # part of what the hash of a content means
-SMALL_BYTES = 1 << 20  # a file below this is one piece, and lies in a pack
+CHUNK_BYTES = 4 << 20  # part of what the hash of a content means
+SMALL_BYTES = 1 << 20  # a file below this is one chunk, and lies in a pack
 FILE_STEM = "data"  # of the one file of a version, whose own name does not count; its ending does
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-Stamp = tuple[int, int, int, int]  # inode, size, times of change of the content and of the file (ns)
 
 
 class TreeFile(NamedTuple):
@@ -26,7 +26,7 @@ class TreeFile(NamedTuple):
 
     path: str
     bytes: int
-    pieces: tuple[str, ...]
+    chunks: tuple[str, ...]
 
     @property
     def is_small(self) -> bool:
@@ -50,7 +50,13 @@ class SourceFile(NamedTuple):
 def encode(files: Sequence[TreeFile]) -> tuple[str, bytes]:
     """Return the hash of a content, and its list of files as it is stored."""
     text = json.dumps(sorted(files), separators=(",", ":"), ensure_ascii=False).encode()
-    return sha256_bytes(text), zlib.compress(text, 1)
+    stored = zlib.compress(text, 1)
+    return sha256_bytes(text), stored if len(text) <= _largest(stored) else zlib.compress(text, 0)
+
+
+def _largest(stored: bytes) -> int:
+    """Return the bytes that a list may have: a short crafted one must not fill the memory."""
+    return 32 * len(stored) + 2**20
 
 
 def decode(content: str, stored: bytes) -> list[TreeFile]:
@@ -59,33 +65,58 @@ def decode(content: str, stored: bytes) -> list[TreeFile]:
     Raises:
         DataError: It is damaged, or names files outside of its folder.
     """
+    damaged = f"the list of files {content[:12]} is damaged"
     try:
-        text = zlib.decompress(stored)
-    except zlib.error as error:
-        raise DataError(f"the list of files {content[:12]} is damaged: {error}") from error
-    if sha256_bytes(text) != content:
-        raise DataError(f"the list of files {content[:12]} is damaged: its hash is another one")
-    files = [TreeFile(path, size, tuple(pieces)) for path, size, pieces in json.loads(text)]
+        unpacking = zlib.decompressobj()
+        text = unpacking.decompress(stored, _largest(stored))
+        if not unpacking.eof:
+            raise DataError(f"{damaged}: it is cut off, or too large")
+        if sha256_bytes(text) != content:
+            raise DataError(f"{damaged}: its hash is another one")
+        files = [_file(*one) for one in json.loads(text)]
+    except (zlib.error, ValueError, TypeError, RecursionError) as error:
+        raise DataError(f"{damaged}: {error}") from error
     for one in files:
         _check(one)
-    if len({one.path for one in files}) != len(files):
+    paths = {one.path for one in files}
+    if len(paths) != len(files):
         raise DataError("the list of files names a file twice")
+    folders = set[str]()
+    for path in paths:
+        while (path := path.rpartition("/")[0]) and path not in folders:
+            folders.add(path)
+    if folders & paths:
+        raise DataError("the list of files names a file as a folder, too")
     return files
+
+
+def _file(path: Any, size: Any, chunks: Any) -> TreeFile:
+    """Return a file of a list, whose values may be of any type.
+
+    Raises:
+        TypeError, ValueError: They are not those of a file.
+    """
+    if type(path) is not str or type(size) is not int or type(chunks) is not list or size < 0:
+        raise TypeError("a file needs a path, a size and a list of hashes")
+    if not all(type(one) is str for one in chunks):
+        raise TypeError("a hash is text")
+    path.encode()  # a lone surrogate is no name of a file
+    return TreeFile(path, size, tuple(chunks))
 
 
 def _check(file: TreeFile) -> None:
     """Refuse a file that would be written outside of its folder: anyone may have made the list.
 
     Raises:
-        DataError: It would be, or its pieces do not fit its size.
+        DataError: It would be, or its chunks do not fit its size.
     """
     parts = file.path.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\0" in file.path or os.path.isabs(file.path):  # noqa: PTH117
         raise DataError(
             f"the list of files names {file.path!r}, which leads out of its folder: it is refused"
         )
-    if len(file.pieces) != -(-file.bytes // PIECE_BYTES) or not all(map(_SHA256.fullmatch, file.pieces)):
-        raise DataError(f"the list of files is damaged: the pieces of {file.path} do not fit its size")
+    if len(file.chunks) != -(-file.bytes // CHUNK_BYTES) or not all(map(_SHA256.fullmatch, file.chunks)):
+        raise DataError(f"the list of files is damaged: the chunks of {file.path} do not fit its size")
 
 
 def sources(path: Path, ending: str) -> list[SourceFile]:
@@ -138,8 +169,3 @@ def _source(path: str, place: Path, status: os.stat_result) -> SourceFile:
     except UnicodeEncodeError as error:
         raise DataError(f"{os.fsencode(place)!r}: the name is not in UTF-8; rename the file") from error
     return SourceFile(path, str(place), stamp_of(status))
-
-
-def stamp_of(status: os.stat_result) -> Stamp:
-    """Return what changes when a file does."""
-    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

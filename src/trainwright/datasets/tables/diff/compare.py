@@ -9,14 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainwright.datasets.tables.diff.canonical import MISSING, Hashes, canonical
-from trainwright.datasets.tables.diff.cells import ChangedCells, changed_cells
-from trainwright.datasets.tables.diff.matching import Keyed, match, may_repeat, moved
+from trainwright.datasets.tables.diff.changed_cells import ChangedCells, changed_cells
+from trainwright.datasets.tables.diff.matching import Keyed, match, moved
 from trainwright.datasets.tables.diff.result import RowDiff, SchemaDiff, TableDiff, TypeChange
 from trainwright.datasets.tables.diff.shift import ColumnProfile, shift_of
 from trainwright.datasets.tables.diff.side import Side
 from trainwright.datasets.tables.kinds import IDENTIFIER
 from trainwright.datasets.tables.table import nearest
 from trainwright.errors import InputError
+from trainwright.numerals import counted
 from trainwright.redact import is_secret
 from trainwright.types import Array
 
@@ -76,7 +77,7 @@ def table_diff(
     hashes = Hashes(len(common))
     candidates = list(key) or _candidates(common)
     scans = _scan(first, second, common, candidates, hashes), _scan(second, first, common, candidates, hashes)
-    found = () if key else _found(scans, candidates)
+    found, passed_over = ((), {}) if key else _found(scans, candidates)
     chosen = (*key, *found)
     matching = match(*(_keyed(scan, chosen, common, hashes) for scan in scans))
     changes = changed_cells(first, second, matching, (scans[0].rows, scans[1].rows), common, chosen, limit)
@@ -92,13 +93,15 @@ def table_diff(
         changes.added,
         matching.repeated,
         matching.keyless,
+        passed_over,
     )
     schema = _schema(first, second, scans, changes)
     compared = [] if schema.equal and rows.equal else [name for name in common if not is_secret(name, "x")]
     # Columns with the same cells in another order have the same distribution, to the last bit.
     others = common if rows.removed or rows.added else changes.counts
     shift = tuple(
-        shift_of(name, scans[0].profiles[name], scans[name in others].profiles[name]) for name in compared
+        shift_of(name, scans[0].profiles[name], (scans[1] if name in others else scans[0]).profiles[name])
+        for name in compared
     )
     return TableDiff(split, schema, rows, changes.counts, tuple(changes.cells), shift)
 
@@ -110,7 +113,11 @@ def _candidates(common: Sequence[str]) -> list[str]:
 
 
 def _scan(side: Side, other: Side, common: Sequence[str], candidates: Iterable[str], hashes: Hashes) -> _Scan:
-    profiles = {name: ColumnProfile() for name in side.columns}
+    # Texts are measured as training reads them where both tables then hold values of one kind.
+    alike = {name for name in common if side.measured(name) == other.measured(name)}
+    profiles = {
+        name: ColumnProfile(side.readings.get(name) if name in alike else None) for name in side.columns
+    }
     orders = {name: np.zeros(2, dtype=np.uint64) for name in side.columns if name not in common}
     index = {name: i for i, name in enumerate(common)}
     keys: dict[str, list[tuple[Array, Array]]] = {name: [] for name in candidates}
@@ -145,13 +152,24 @@ def _scan(side: Side, other: Side, common: Sequence[str], candidates: Iterable[s
     )
 
 
-def _found(scans: Iterable[_Scan], candidates: Iterable[str]) -> tuple[str, ...]:
-    """Return the first column that has a value in all rows of both tables, and none twice in one of them."""
+def _found(scans: Sequence[_Scan], candidates: Iterable[str]) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """Return the first column that identifies the rows of both tables; or why each does not."""
+    passed_over = {}
     for name in candidates:
-        columns = [scan.keys[name] for scan in scans]
-        if not any(absent.any() or may_repeat(each[0]) for each, absent in columns):
-            return (name,)
-    return ()
+        if not (why := _unfit(scans, name)):
+            return (name,), {}
+        passed_over[name] = why
+    return (), passed_over
+
+
+def _unfit(scans: Iterable[_Scan], name: str) -> str:
+    """Return why a column does not identify the rows of both tables; empty if it does."""
+    columns = [scan.keys[name] for scan in scans]
+    if lacking := sum(int(absent.sum()) for _, absent in columns):
+        return f"{counted(lacking, 'row')} {'has' if lacking == 1 else 'have'} no value"
+    if repeats := sum(each.shape[1] - len(np.unique(each[0])) for each, _ in columns):
+        return f"{counted(repeats, 'row')} {'has' if repeats == 1 else 'have'} the value of an earlier one"
+    return ""
 
 
 def _keyed(scan: _Scan, key: Sequence[str], common: Sequence[str], hashes: Hashes) -> Keyed:

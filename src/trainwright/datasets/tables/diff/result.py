@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from trainwright.datasets.tables.diff.shift import ColumnShift
-from trainwright.datasets.tables.table import listed
+from trainwright.numerals import counted, listed
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,11 @@ class SchemaDiff:
 
 @dataclass(frozen=True)
 class RowPlace:
-    """A row of a table: its number, from 1 without the header, and its key, if rows have one."""
+    """A row of a table: its number, from 1 without the header, its key, if rows have one, and some cells."""
 
     row: int
     key: Mapping[str, Any] | None = None
+    cells: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class RowDiff:
     least half of its cells equal. `changed` have another cell, and `moved` stand in another order, whether
     they changed or not. `removed_rows` and `added_rows` are the first ones. `repeated_keys` and `keyless`
     count, in each table, keys of more than one row and rows without a key: these are matched by content.
+    `passed_over` says why columns that are named like identifiers were not chosen, where none was.
     """
 
     counts: tuple[int, int]
@@ -72,6 +74,7 @@ class RowDiff:
     added_rows: tuple[RowPlace, ...] = ()
     repeated_keys: tuple[int, int] = (0, 0)
     keyless: tuple[int, int] = (0, 0)
+    passed_over: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:
@@ -153,11 +156,6 @@ def _changed(rows: int, columns: Mapping[str, int]) -> str:
 
 def _columns(names: Sequence[str]) -> str:
     return f"column{'s' if len(names) > 1 else ''} {listed(names)}"
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number of things in words."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _known(value: Any) -> Any:

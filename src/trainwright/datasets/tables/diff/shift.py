@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from trainwright.datasets.tables.diff.canonical import MISSING, Cells, mixed
-from trainwright.datasets.tables.table import Kind, kind_of
+from trainwright.datasets.tables.table import Kind, kind_of, missing
+from trainwright.datasets.tables.typed import ColumnKind, read_each
 from trainwright.types import Array
 
 _KEPT = 1 << 17  # values of a column that a sample holds at most
@@ -57,9 +58,15 @@ class ColumnShift:
 
 
 class ColumnProfile:
-    """The distribution of a column, chunk by chunk."""
+    """The distribution of a column, chunk by chunk.
 
-    def __init__(self) -> None:
+    Args:
+        reading: How its texts are read as numbers or times; default: they stay texts.
+    """
+
+    def __init__(self, reading: ColumnKind | None = None) -> None:
+        self._reading = reading
+        self.measured: Kind | None = None  # the kind of the values that `reading` gives
         self.rows = self.missing = self.present = 0
         self.kind: Kind | None = None
         self.whole = True  # all numbers are whole ones
@@ -74,11 +81,17 @@ class ColumnProfile:
         has = cells.tags != MISSING
         self.kind = kind_of(values)
         self.rows, self.missing = self.rows + len(values), self.missing + int((~has).sum())
-        if self.kind == "text":
+        if self._reading is not None and self.kind == "text":
+            values, _ = read_each(values, self._reading)
+            has = ~missing(values)
+        self.measured = kind_of(values)
+        if self.measured == "text":
             self._add_texts(cells)
             return
         self.is_integer = values.dtype.kind in "iu"
-        numbers = values[has].astype("datetime64[us]").view(np.int64) if self.kind == "time" else values[has]
+        numbers = values[has]
+        if self.measured == "time":
+            numbers = numbers.astype("datetime64[us]").view(np.int64)
         numbers = numbers.astype(np.float64)
         if len(numbers):
             self._add_numbers(numbers, np.flatnonzero(has) + start)
@@ -130,18 +143,18 @@ class ColumnProfile:
 def shift_of(column: str, before: ColumnProfile, after: ColumnProfile) -> ColumnShift:
     """Return how the distribution of a column shifted."""
     both = (before, after)
-    missing = (_share(before), _share(after))
-    kinds = {one.kind for one in both if one.rows > one.missing}
+    absent = (_share(before), _share(after))
+    kinds = {one.measured for one in both if one.rows > one.missing}
     if len(kinds) != 1:
-        return ColumnShift(column, missing)
+        return ColumnShift(column, absent)
     if kinds == {"text"}:
-        return _of_categories(column, missing, before, after)
+        return _of_categories(column, absent, before, after)
     numeric = kinds <= {"number", "boolean"}
     ks, sampled = _distance(before, after)
     means = tuple(one.mean if one.present else None for one in both)
     return ColumnShift(
         column,
-        missing,
+        absent,
         (means[0], means[1]) if numeric else None,
         (before.std, after.std) if numeric else None,
         ks,

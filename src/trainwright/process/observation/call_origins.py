@@ -16,7 +16,8 @@ from typing import Any, Literal
 from trainwright.process.module_sources import is_installed
 
 _Origin = Literal["user", "ours", "import", "python", "library"]
-_OURS = f"{Path(__file__).parents[1]}{os.sep}"
+_OURS = f"{Path(__file__).parents[2]}{os.sep}"
+_WRAPPERS = f"{Path(__file__).parent}{os.sep}"
 _PYTHON = tuple(f"{sysconfig.get_paths()[key]}{os.sep}" for key in ("stdlib", "platstdlib"))
 # Libraries that read variables for the code that calls them.
 _ON_BEHALF = ("decouple", "dotenv", "dynaconf", "environs", "hydra", "omegaconf", "pydantic_settings")
@@ -70,12 +71,23 @@ def _origin_of_text(file: str, names: Mapping[str, Any]) -> _Origin:
 
 @cache
 def _origin_of_file(file: str) -> _Origin:
+    if file.startswith(_WRAPPERS):  # they stand for what they replace
+        return "python"
     if file.startswith(_OURS):
         return "ours"
     if not is_installed(file):
         return "user"
     is_library = f"{os.sep}site-packages{os.sep}" in file or f"{os.sep}dist-packages{os.sep}" in file
     return "python" if file.startswith(_PYTHON) and not is_library else "library"
+
+
+def functions_of_python(frame: FrameType | None) -> set[str]:
+    """Return the functions of Python's library that a call goes through, from inside."""
+    names = set()
+    while frame is not None and origin_of(frame) == "python":
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return names
 
 
 def called_by_user(frame: FrameType | None) -> bool:

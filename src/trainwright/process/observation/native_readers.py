@@ -15,9 +15,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
-Note = Callable[[str], None]
+
+class Note(Protocol):
+    """A function that is called with the path of each file, two calls below the code that reads."""
+
+    def __call__(self, path: str, *, writes: bool) -> None:
+        """Note a file that is about to be read, or written."""
+
+
 _POLARS = ("csv", "parquet", "ndjson", "ipc", "delta")
 # By module: functions, or methods of classes, and the parameter that names the file.
 _READERS: Mapping[str, Mapping[str, str]] = {
@@ -32,10 +39,14 @@ _READERS: Mapping[str, Mapping[str, str]] = {
         **{f"{verb}_{kind}": "source" for verb in ("read", "scan") for kind in _POLARS},
         **dict.fromkeys(("read_json", "read_excel", "read_avro", "read_csv_batched"), "source"),
     },
-    "pyarrow": {"memory_map": "path"},
+    "pyarrow": {"memory_map": "path", "OSFile.__new__": "path"},
     "pyarrow.csv": {"read_csv": "input_file", "open_csv": "input_file"},
     "pyarrow.dataset": {"dataset": "source"},
     "pyarrow.feather": {"read_table": "source", "read_feather": "source"},
+    "pyarrow.fs": {
+        "LocalFileSystem.open_input_file": "path",
+        "LocalFileSystem.open_input_stream": "path",
+    },
     "pyarrow.json": {"read_json": "input_file"},
     "pyarrow.parquet.core": {
         "read_table": "source",
@@ -58,6 +69,7 @@ _READERS: Mapping[str, Mapping[str, str]] = {
     },
     "tensorflow.python.lib.io.file_io": {"FileIO.__init__": "name"},
     "tensorflow.python.ops.io_ops": {"read_file": "filename"},
+    "tokenizers": {"Tokenizer.from_file": "path"},
     "torchvision.io.image": {"read_file": "path"},
     "xgboost.core": {"DMatrix.__init__": "data", "Booster.load_model": "fname"},
 }
@@ -93,7 +105,7 @@ def wrap_readers(note: Note) -> None:
     """Wrap the readers of the modules that are imported, and of those that will be.
 
     Args:
-        note: A function that is called with the path of each file, two calls below the code that reads.
+        note: See `Note`.
     """
     sys.meta_path.insert(0, _Finder(note))
     for name in _READERS:
@@ -105,9 +117,28 @@ def _wrap(name: str, module: ModuleType, note: Note) -> None:
     for words, parameter in _READERS[name].items():
         owner, attribute = _owner_of(module, words)
         function = getattr(owner, attribute, None)
-        if function is not None and not hasattr(function, "wrapped_reader"):
-            with suppress(AttributeError, TypeError):  # of a class that takes no attributes
-                setattr(owner, attribute, _noting(function, parameter, note))
+        if function is None or hasattr(function, "wrapped_reader"):
+            continue
+        is_static = isinstance(owner, type) and isinstance(vars(owner).get(attribute), staticmethod)
+        wrapped: Any = _noting(
+            function, parameter, note, first=int(isinstance(owner, type) and not is_static)
+        )
+        if is_static:
+            wrapped = staticmethod(wrapped)
+        try:
+            setattr(owner, attribute, wrapped)
+        except (AttributeError, TypeError):  # of a class that takes no attributes
+            with suppress(TypeError):
+                space = {attribute: wrapped, "__module__": owner.__module__, "__slots__": ()}
+                setattr(module, owner.__name__, _Derived(owner.__name__, (owner,), space))
+
+
+class _Derived(type):
+    """The type of classes that stand for others, in native code: the instances of those are theirs, too."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        """Return whether it is an instance of the class that this one stands for."""
+        return isinstance(instance, cls.__base__ or cls)
 
 
 def _owner_of(module: ModuleType, words: str) -> tuple[Any, str]:
@@ -115,28 +146,37 @@ def _owner_of(module: ModuleType, words: str) -> tuple[Any, str]:
     return (getattr(module, first, None) if first else module), last
 
 
-def _noting(function: Callable[..., Any], parameter: str, note: Note) -> Callable[..., Any]:
-    index = _position(function, parameter)
+def _noting(function: Callable[..., Any], parameter: str, note: Note, first: int = 0) -> Callable[..., Any]:
+    """Return a function that notes the files it is given, and then calls another one.
+
+    Args:
+        function: The function to call.
+        parameter: Its parameter that names files.
+        note: See `Note`.
+        first: The position of that parameter if the function does not say which it has.
+    """
+    index, of_mode = _position(function, parameter, first), _position(function, "mode", -1)
 
     @functools.wraps(function)
     def reader(*arguments: Any, **named: Any) -> Any:
         given = named.get(parameter, arguments[index] if index < len(arguments) else None)
+        mode = named.get("mode", arguments[of_mode] if -1 < of_mode < len(arguments) else "r")
+        writes = isinstance(mode, str) and mode.startswith(("w", "x"))
         with suppress(OSError, ValueError):  # a text may be content: then it is no path
             for path in _paths(given):
-                note(path)
+                note(path, writes=writes)
         return function(*arguments, **named)
 
     reader.wrapped_reader = True  # type: ignore[attr-defined]
     return reader
 
 
-def _position(function: Callable[..., Any], parameter: str) -> int:
-    """Return the position of a parameter; the first one where that is not known."""
+def _position(function: Callable[..., Any], parameter: str, default: int) -> int:
     with suppress(ValueError, TypeError):
         names = list(inspect.signature(function).parameters)
         if parameter in names:
             return names.index(parameter)
-    return 0
+    return default
 
 
 def _paths(given: Any) -> Iterable[str]:

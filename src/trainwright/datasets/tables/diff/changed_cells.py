@@ -16,6 +16,7 @@ from trainwright.datasets.tables.table import Table, kind_of, missing
 from trainwright.redact import HIDDEN, is_secret, redacted_value
 from trainwright.types import Array, Ids
 
+_CELLS = 5  # of an added or removed row that are shown
 _BATCH = 1 << 18  # rows of each table that are compared together
 Columns = Mapping[str, Array]
 
@@ -160,11 +161,16 @@ def _cells(
 
 
 def _places(side: Side, positions: Ids, key: Sequence[str]) -> tuple[RowPlace, ...]:
-    if not key or not len(positions):
-        return tuple(RowPlace(int(position) + 1) for position in positions)
-    values = _Reader(side, key).at(positions)
+    if not len(positions):
+        return ()
+    others = [name for name in side.columns if name not in key][:_CELLS]
+    values = _Reader(side, [*key, *others]).at(positions)
     return tuple(
-        RowPlace(int(position) + 1, {name: shown(name, values[name], i) for name in key})
+        RowPlace(
+            int(position) + 1,
+            {name: shown(name, values[name], i) for name in key} if key else None,
+            {name: shown(name, values[name], i) for name in others},
+        )
         for i, position in enumerate(positions)
     )
 
