@@ -124,7 +124,8 @@ class _Endpoints:
     async def infer(self, request: Request) -> Response:
         """Answer a request for predictions."""
         name, version = _names(request)
-        body = await read_body(request, self._service.settings.max_body)
+        settings = self._service.settings
+        body = await read_body(request, settings.max_body, settings.timeout)
         length = request.headers.get(_HEADER)
         if len(body) <= _INLINE:
             given, inputs = _read(body, length)
