@@ -22,6 +22,11 @@ _KEY = "TRAINWRIGHT_API_KEY"
     "-p", "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: a free one."
 )
 @click.option(
+    "--grpc-port",
+    type=click.IntRange(0, 65535),
+    help="Answer the open inference protocol over gRPC, too, at this port; 0: a free one.",
+)
+@click.option(
     "-w",
     "--workers",
     type=click.IntRange(1),
@@ -131,6 +136,7 @@ def serve(
     run: str,
     host: str,
     port: int,
+    grpc_port: int | None,
     workers: int,
     threads: int,
     batch_ms: float,
@@ -159,6 +165,8 @@ def serve(
 
     for package in ("uvicorn", "fastapi_offline", "msgspec", "prometheus_client"):
         require(package, "serve")
+    for package in ("grpc", "google.protobuf") if grpc_port is not None else ():
+        require(package, "grpc")
     from trainwright.servers.service.running import run as run_service
     from trainwright.servers.service.settings import Settings
 
@@ -168,6 +176,7 @@ def serve(
         trust=trust,
         host=host,
         port=port,
+        grpc_port=grpc_port,
         workers=workers,
         threads=threads,
         batch_seconds=batch_ms / 1e3,
@@ -186,9 +195,12 @@ def serve(
         log_without=log_without,
         reload_seconds=reload_s,
     )
-    run_service(
-        settings, lambda address: to_stderr(f"{run}: {address} (docs: {address}/docs; Ctrl-C ends it)")
-    )
+
+    def say(address: str, grpc_address: str | None) -> None:
+        more = "" if grpc_address is None else f"gRPC: {grpc_address}; "
+        to_stderr(f"{run}: {address} (docs: {address}/docs; {more}Ctrl-C ends it)")
+
+    run_service(settings, say)
 
 
 def _shares(words: Sequence[str]) -> list[tuple[str, float]]:

@@ -41,7 +41,7 @@ from trainwright.servers.service.watching import Watch
 from trainwright.version import VERSION
 
 log = logging.getLogger("trainwright")
-_OPEN = ("/health", "/ready")  # what needs no key
+_OPEN = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")  # what needs no key
 _INLINE = 1 << 16  # bytes of JSON that are read in the loop itself
 _ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.item())  # numbers of NumPy
 _LONGEST = 128  # characters of the name of a request
@@ -122,11 +122,8 @@ class Service:
         body = await self.body(request)
         kind = _content_type(request.headers.get("content-type", ""))
         rows = await _read(model, body, kind)
-        answer: Answer = await self.ask(Asked(model, rows, threshold, is_lenient))
-        self.shadow.follow(body, kind, answer)
-        if not answer.errors:
-            seconds = time.perf_counter() - began
-            self._recorder.add(Record(identifier, model, rows.content, answer, time.time(), seconds))
+        asked = Asked(model, rows, threshold, is_lenient)
+        answer = await self.answer(identifier, asked, lambda other: other.form.read(body, *kind), began)
         found = _predictions(answer, by_column=rows.by_column)
         return _json({**found, "id": identifier, "run": model.predictor.run.id})
 
@@ -154,6 +151,28 @@ class Service:
             ("POST", "/v1/chat/completions", language.chat),
             ("GET", "/v1/models", language.models),
         ]
+
+    async def answer(
+        self, identifier: str, asked: Asked, read: Callable[[ServedModel], Rows], began: float
+    ) -> Answer:
+        """Return the predictions of a request, and record them.
+
+        Args:
+            identifier: The name of the request.
+            asked: What it asks.
+            read: Reads its rows for another model.
+            began: The time at which it came, by `time.perf_counter`.
+
+        Raises:
+            RequestError: There are none; see `ask`.
+        """
+        answer = await self.ask(asked)
+        self.shadow.follow(read, answer)
+        if not answer.errors:
+            seconds = time.perf_counter() - began
+            record = Record(identifier, asked.model, asked.rows.content, answer, time.time(), seconds)
+            self._recorder.add(record)
+        return answer
 
     async def ask(self, asked: Asked) -> Answer:
         """Return the predictions of rows, which wait in the queue.
@@ -188,8 +207,10 @@ class Service:
         self.metrics.waiting.set(self.batcher.waiting)
         return Response(await asyncio.to_thread(self.metrics.text), media_type=CONTENT_TYPE)
 
-    def guarded(self, route: str, endpoint: Endpoint) -> Endpoint:
-        """Return an endpoint that asks for the key, counts, and turns errors into answers."""
+    def guarded(
+        self, route: str, endpoint: Endpoint, said: Callable[[RequestError], Any] = RequestError.to_json
+    ) -> Endpoint:
+        """Return an endpoint that asks for the key, counts, and turns errors into answers, as `said` says."""
         requests, seconds = self.metrics.requests, self.metrics.seconds.labels(route)
         ok = requests.labels(route, "200")
 
@@ -197,18 +218,14 @@ class Service:
             began = time.perf_counter()
             try:
                 if route not in _OPEN:
-                    self._check_key(request)
+                    self.check_key(request.headers)
                 response = await endpoint(request)
             except RequestError as error:
-                response = _json(error.to_json(), error.status, error.headers)
+                response = _json(said(error), error.status, error.headers)
             except ClientDisconnect:
                 response = Response(status_code=499)  # nobody gets it
             except Exception as error:  # the request is lost, and nothing else
-                # Its message may hold what the request held.
-                where = "".join(traceback.format_tb(error.__traceback__))
-                log.error("a request to %s failed: %s at\n%s", route, type(error).__name__, where)
-                message = "the service failed; its log says why"
-                response = _json({"error": {"code": "internal", "message": message}}, 500)
+                response = _json(said(lost(route, error)), 500)
             if response.status_code == 200:
                 ok.inc()
             else:
@@ -218,7 +235,7 @@ class Service:
 
         return answer
 
-    def _check_key(self, request: Request) -> None:
+    def check_key(self, headers: Mapping[str, str]) -> None:
         """Check the key that a request shows.
 
         Raises:
@@ -226,8 +243,8 @@ class Service:
         """
         if self.settings.key is None:
             return
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        shown = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        shown = token if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         if not hmac.compare_digest(shown.encode(), self.settings.key.encode()):
             raise RequestError(
                 401,
@@ -276,6 +293,14 @@ def make_app(settings: Settings) -> FastAPI:
     return app
 
 
+def lost(route: str, error: Exception) -> RequestError:
+    """Log a mistake of the service, and return the error of the request that met it."""
+    # Its message may hold what the request held.
+    where = "".join(traceback.format_tb(error.__traceback__))
+    log.error("a request to %s failed: %s at\n%s", route, type(error).__name__, where)
+    return RequestError(500, "internal", "the service failed; its log says why")
+
+
 async def _read(model: ServedModel, body: bytes, kind: tuple[str, str | None]) -> Rows:
     """Return the rows of a body; what takes long is read beside the loop."""
     if len(body) <= _INLINE and kind[0] in ("", JSON):
@@ -311,20 +336,24 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
     match request.headers.get("content-encoding", "identity"):
         case "identity":
             return body
-        case "gzip":
-            unpacker = zlib.decompressobj(31)
+        case "gzip" | "deflate" as packing:
+            unpacker = zlib.decompressobj(31 if packing == "gzip" else 15)
             try:
                 body = unpacker.decompress(body, limit + 1)
             except zlib.error:
-                raise malformed("the body is not packed by gzip, as its Content-Encoding says") from None
+                raise malformed(
+                    f"the body is not packed by {packing}, as its Content-Encoding says"
+                ) from None
             if len(body) > limit:
                 raise too_large
             if not unpacker.eof:
-                raise malformed("the body ends before its gzip data do")
+                raise malformed(f"the body ends before its {packing} data do")
             return body
         case other:
             raise RequestError(
-                415, "unknown_encoding", f"content encoding {other[:40]!r} given; gzip or none can be read"
+                415,
+                "unknown_encoding",
+                f"content encoding {other[:40]!r} given; gzip, deflate or none can be read",
             )
 
 

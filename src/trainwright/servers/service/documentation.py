@@ -42,6 +42,13 @@ def openapi(model: ServedModel, title: str, *, needs_key: bool) -> dict[str, Any
             "/ready": {"get": {"summary": "Whether requests are answered", "responses": plain}},
             "/version": {"get": {"summary": "What is served", "responses": plain}},
             "/metrics": {"get": {"summary": "Metrics for Prometheus", "responses": plain}},
+            "/v2": {
+                "get": {
+                    "summary": "The server, as clients of the open inference protocol know it",
+                    "description": "Models are at `/v2/models/NAME` and `/v2/models/NAME/infer`.",
+                    "responses": plain,
+                }
+            },
         },
         "components": {"schemas": {**schemas, "Error": _ERROR}, **(_KEY if needs_key else {})},
         "security": [{"key": []}] if needs_key else [],

@@ -43,16 +43,23 @@ class _Factory:
 
     def __call__(self) -> Any:
         from trainwright.servers.service.app import make_app
+        from trainwright.servers.service.open_inference.rest import add_routes
 
-        return make_app(self.settings)
+        app = make_app(self.settings)
+        add_routes(app)
+        if self.settings.grpc_port is not None:
+            from trainwright.servers.service.open_inference.grpc_server import add_server
+
+            add_server(app)
+        return app
 
 
-def run(settings: Settings, say: Callable[[str], None]) -> None:
+def run(settings: Settings, say: Callable[[str, str | None], None]) -> None:
     """Serve until a signal ends it.
 
     Args:
         settings: The settings.
-        say: Gets the address when the port is open.
+        say: Gets the address when the port is open, and that for gRPC.
 
     Raises:
         InputError: The port cannot be opened, or is open to others without a key.
@@ -61,8 +68,13 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
     refuse_open(settings)
     for name in _THREADS:
         os.environ.setdefault(name, str(settings.threads))
-    listening = _listening(settings)
-    address = f"http://{settings.host}:{listening.getsockname()[1]}"
+    listening = _bound(settings.host, settings.port, "--port")
+    listening.set_inheritable(True)
+    address, grpc_address = f"http://{settings.host}:{listening.getsockname()[1]}", None
+    if settings.grpc_port is not None:
+        with _bound(settings.host, settings.grpc_port, "--grpc-port") as probe:
+            settings = replace(settings, grpc_port=probe.getsockname()[1])
+        grpc_address = f"{settings.host}:{settings.grpc_port}"
     # uvicorn ends with the signal that stopped it, once these are its handlers again.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
@@ -83,7 +95,7 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
             config.load()  # an error of the model is said here
         else:
             os.environ[MULTIPROCESS] = folder
-        say(address)
+        say(address, grpc_address)
         with _references(settings):
             if settings.workers == 1:
                 uvicorn.Server(config).run(sockets=[listening])
@@ -120,23 +132,20 @@ def make_references(settings: Settings) -> None:
             log.warning("drift of %s is not watched: %s", name, error)
 
 
-def _listening(settings: Settings) -> socket.socket:
-    """Return the socket that the replicas share.
+def _bound(host: str, port: int, option: str) -> socket.socket:
+    """Return a socket at an address.
 
     Raises:
         InputError: It cannot be opened.
     """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     found = socket.socket(family=family)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((settings.host, settings.port))
+        found.bind((host, port))
     except OSError as error:
         found.close()
-        raise InputError(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; give another --port"
-        ) from None
-    found.set_inheritable(True)
+        raise InputError(f"cannot listen on {host}:{port}: {error.strerror}; give another {option}") from None
     return found
 
 

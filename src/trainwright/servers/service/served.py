@@ -88,14 +88,14 @@ class ServedModel:
         outputs = self.predictor.outputs(rows)
         bounds = np.cumsum([0, *(one.rows.number for one in asked)])
         if len({one.threshold for one in asked}) == 1:
-            columns = _plain(self.predictor.table_of(rows, outputs, asked[0].threshold))
+            columns = plain(self.predictor.table_of(rows, outputs, asked[0].threshold))
             return [
                 Answer({name: cells[start:stop] for name, cells in columns.items()}, {})
                 for start, stop in pairwise(bounds)
             ]
         parts = [outputs[start:stop] for start, stop in pairwise(bounds)]
         return [
-            Answer(_plain(self.predictor.table_of(one.rows.content, part, one.threshold)), {})
+            Answer(plain(self.predictor.table_of(one.rows.content, part, one.threshold)), {})
             for one, part in zip(asked, parts, strict=True)
         ]
 
@@ -107,7 +107,7 @@ class ServedModel:
             if errors and not asked.is_lenient:
                 return _refused(errors)
             outputs = self.predictor.placeholders(asked.rows.number) if outputs is None else outputs
-            columns = _plain(self.predictor.table_of(rows, outputs, asked.threshold))
+            columns = plain(self.predictor.table_of(rows, outputs, asked.threshold))
         except (DataError, InputError) as error:
             said = _short(str(error))
             return RequestError(422, "invalid_rows", said, [Place(None, _column(said), said)])
@@ -137,7 +137,7 @@ def _short(message: str) -> str:
     return "\n".join(message.splitlines()[:4]).replace(f"{Table.source}", "the request")
 
 
-def _plain(columns: dict[str, Any]) -> dict[str, list[Any]]:
+def plain(columns: dict[str, Any]) -> dict[str, list[Any]]:
     """Return columns as lists of cells that JSON can hold."""
     return {
         name: values.tolist() if isinstance(values, np.ndarray) else [_cell(one) for one in values]

@@ -17,6 +17,7 @@ class Settings:
         trust: As in `trainwright.load`.
         host: The address to listen on.
         port: The port.
+        grpc_port: The port for gRPC, 0 for a free one; None: none.
         workers: The number of replicas, a process each.
         batch_seconds: How long a batch waits for more rows.
         max_batch: The number of rows of a batch.
@@ -41,6 +42,7 @@ class Settings:
     trust: bool = False
     host: str = "127.0.0.1"
     port: int = 8000
+    grpc_port: int | None = None
     workers: int = 1
     batch_seconds: float = 0.005
     max_batch: int = 64

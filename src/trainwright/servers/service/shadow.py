@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from trainwright.errors import TrainwrightError
 from trainwright.servers.service.batching import Batcher
 from trainwright.servers.service.errors import RequestError
+from trainwright.servers.service.forms.base import Rows
 from trainwright.servers.service.metrics import Metrics
 from trainwright.servers.service.models import Models
-from trainwright.servers.service.served import Answer, Asked
+from trainwright.servers.service.served import Answer, Asked, ServedModel
 
 _WAITING = 64  # requests that wait for the shadow model; more are dropped
 
@@ -33,21 +34,21 @@ class Shadow:
         self._metrics = metrics
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def follow(self, body: bytes, kind: tuple[str, str | None], answer: Answer) -> None:
+    def follow(self, read: Callable[[ServedModel], Rows], answer: Answer) -> None:
         """Predict the rows of a request that was answered, later."""
         if "shadow" not in self._models.by_role:
             return
         if len(self._tasks) >= _WAITING or self._batcher.waiting:
             self._metrics.shadow.labels("dropped").inc(len(next(iter(answer.columns.values()), [])))
             return
-        task = asyncio.get_running_loop().create_task(self._compare(body, kind, answer))
+        task = asyncio.get_running_loop().create_task(self._compare(read, answer))
         self._tasks.add(task)  # or else nobody holds it
         task.add_done_callback(self._tasks.discard)
 
-    async def _compare(self, body: bytes, kind: tuple[str, str | None], answer: Answer) -> None:
+    async def _compare(self, read: Callable[[ServedModel], Rows], answer: Answer) -> None:
         model, rows = self._models.by_role["shadow"], len(next(iter(answer.columns.values()), []))
         try:
-            given = await asyncio.to_thread(model.form.read, body, *kind)
+            given = await asyncio.to_thread(read, model)
             asked = Asked(model, given, is_lenient=True)
             found: Answer = await self._batcher.ask(asked, given.number, asked.key)
         except (RequestError, TrainwrightError):

@@ -38,15 +38,20 @@ class ArrayForm(Form):
             is_wrapped = name in ("inputs", "instances", "rows") and name not in self.specs
             found = found[name] if is_wrapped else found
 
-        return self._rows(found if isinstance(found, dict) else {next(iter(self.specs)): found})
+        return self.rows(found if isinstance(found, dict) else {next(iter(self.specs)): found})
 
     def _npy(self, body: bytes, _: str | None) -> Rows:
-        return self._rows({next(iter(self.specs)): _numpy(body)})
+        return self.rows({next(iter(self.specs)): _numpy(body)})
 
     def _npz(self, body: bytes, _: str | None) -> Rows:
-        return self._rows(_numpy(body))
+        return self.rows(_numpy(body))
 
-    def _rows(self, given: Mapping[str, Any]) -> Rows:
+    def rows(self, given: Mapping[str, Any]) -> Rows:
+        """Return the rows of arrays, by the names of the model's inputs.
+
+        Raises:
+            RequestError: One is missing, or has another shape.
+        """
         arrays: dict[str, Array] = {}
         for name, spec in self.specs.items():
             if name not in given:

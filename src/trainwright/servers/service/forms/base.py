@@ -81,7 +81,11 @@ class Form(ABC):
         """Return the JSON schema of a body, with an example."""
 
 
-def decoded(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+def decoded(
+    body: bytes,
+    decoder: msgspec.json.Decoder[Any],
+    misplaced: Callable[[str], RequestError] | None = None,
+) -> Any:
     """Return what a JSON body holds.
 
     Raises:
@@ -90,7 +94,7 @@ def decoded(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _misplaced(str(error)) from None
+        raise (misplaced or _misplaced)(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise malformed("the body is not UTF-8, as JSON must be") from None

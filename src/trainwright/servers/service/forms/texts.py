@@ -21,14 +21,14 @@ class TextForm(Form):
     noun = "texts"
 
     def __init__(self, *, of_words: bool) -> None:
-        self._of_words = of_words
+        self.of_words = of_words
         one: Any = list[str] if of_words else str
         body = msgspec.defstruct("Body", [("texts", list[one])])
         self._decoder = msgspec.json.Decoder(list[one] | one | body if not of_words else list[one] | body)
 
     def readers(self) -> Mapping[str, Callable[[bytes, str | None], Rows]]:
         """Return the readers of bodies, by content type."""
-        plain = {} if self._of_words else {"text/plain": self._plain}
+        plain = {} if self.of_words else {"text/plain": self._plain}
         return {JSON: self._json, **plain}
 
     def _json(self, body: bytes, _: str | None) -> Rows:
@@ -45,10 +45,10 @@ class TextForm(Form):
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of a body."""
         one: dict[str, Any] = {"type": "string"}
-        if self._of_words:
+        if self.of_words:
             one = {"type": "array", "items": one}
         texts = {"type": "array", "items": one, "minItems": 1}
-        example = ["The", "first", "text"] if self._of_words else "The first text."
+        example = ["The", "first", "text"] if self.of_words else "The first text."
         return {
             "title": "Texts",
             "oneOf": [{"type": "object", "properties": {"texts": texts}, "required": ["texts"]}, texts],
