@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -139,7 +140,7 @@ def named(reference: Reference, made: Columns, rate: float) -> set[str]:
 def alarms(sets: int, train_rows: int, rate: float, peer: Peer | None, folder: Path) -> list[list[str]]:
     """Return the rates of alarms for windows without drift."""
     ours: dict[int, list[bool]] = {size: [] for size in SIZES}
-    theirs: dict[int, list[dict[str, object]]] = {size: [] for size in SIZES}
+    sizes: list[int] = []  # of the windows that the peer judges
     for number in range(sets):
         draw = np.random.default_rng(1000 + number)
         train = rows(train_rows, draw)
@@ -152,15 +153,16 @@ def alarms(sets: int, train_rows: int, rate: float, peer: Peer | None, folder: P
                 ours[size].append(bool(named(reference, made, rate)))
                 if peer is not None and i == 0:
                     peer.add(path, made)
-            if peer is not None:
-                theirs[size] += peer.judged()
+                    sizes.append(size)
+    judged = peer.judged() if peer is not None else []
     made_rows = []
     for size in SIZES:
         line = [f"{train_rows:,}", f"{size:,}", f"{len(ours[size])}", f"{np.mean(ours[size]):.2%}"]
         if peer is not None:
-            some = np.mean([bool(one["named"]) for one in theirs[size]])
-            whole = np.mean([bool(one["whole"]) for one in theirs[size]])
-            line += [f"{some:.0%} of {len(theirs[size])}", f"{whole:.0%}"]
+            theirs = [one for one, of in zip(judged, sizes, strict=True) if of == size]
+            some = np.mean([bool(one["named"]) for one in theirs])
+            whole = np.mean([bool(one["whole"]) for one in theirs])
+            line += [f"{some:.0%} of {len(theirs)}", f"{whole:.0%}"]
         made_rows.append(line)
     return made_rows
 
@@ -227,6 +229,7 @@ def main() -> None:
         some += alarms(max(1, arguments.sets // 5), 20_000, arguments.rate, None, folder)
         some = [line + [""] * (4 + len(theirs) - len(line)) for line in some]
         print(table(["training rows", "rows", "windows", "alarms", *theirs], some))
+        sys.stdout.flush()
         header = ["change, in 500 rows", "found", "alone", *(["Evidently"] if peer else [])]
         print(table(header, finds(200, arguments.rate, peer, folder)))
         print(table(["cost", ""], costs()))

@@ -173,7 +173,9 @@ def _boxes(one: Json) -> str:
             f'width="{max(1.0, right - left):.1f}" height="18"/>',
             f'<path class="whisker" stroke-width="2.5" d="M{middle:.1f} {y - 9:.1f}v18"/>',
         ]
-    for value, label in axis.ticks(5):
+    for value, label in axis.ticks(5 if one["kind"] != "time" else 3):
+        if one["kind"] == "time":
+            label = f"{datetime.fromtimestamp(value, UTC):%Y-%m-%d}"  # noqa: PLW2901
         parts.append(f'<path class="axis" d="M{axis(value):.1f} 74v4"/>')
         parts.append(f'<text class="tick" x="{axis(value):.1f}" y="91" text-anchor="middle">{label}</text>')
     parts.append(f'<path class="axis" d="M{axis.first:.1f} 74H{axis.last:.1f}"/>')
