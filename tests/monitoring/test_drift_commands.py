@@ -251,3 +251,15 @@ def test_alert_rules_are_written(run: str, capsys: pytest.CaptureFixture[str]) -
     assert json.loads(capsys.readouterr().out) == {"alerts": "alerts.yml"}
     assert "TrainwrightDrift" in Path("alerts.yml").read_text()
     assert main(["monitor"]) == 2
+
+
+def test_an_exported_model_brings_its_reference(run: str, tmp_path: Path) -> None:
+    trainwright.reference(run)
+    for name, form in (("model.onnx", "onnx"), ("folder", "native")):
+        path = trainwright.export(run, tmp_path / name, form)
+        own, exported = trainwright.drift(run, "bad.csv"), trainwright.drift(path, "bad.csv")
+        assert exported.run == run
+        assert exported.lines == own.lines
+        (tmp_path / f"{name}.reference.json").unlink()
+        with pytest.raises(InputError, match=r"exported without the reference"):
+            trainwright.drift(path, "bad.csv")

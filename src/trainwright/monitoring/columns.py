@@ -214,6 +214,13 @@ def column_from_json(data: Mapping[str, Any]) -> Column:
 def fit(name: str, values: Array, role: Role) -> tuple[Column, Array] | None:
     """Return a column of the training rows, and the cell of each, (rows,); None of lists and arrays."""
     kind = _kind_of(values)
+    if (
+        kind == "number"
+        and role != "input"
+        and values.dtype.kind != "f"
+        and len(set(values.tolist())) <= CELLS
+    ):
+        kind = "category"  # numbers of classes
     if kind is None:
         return None
     if kind == "category":

@@ -73,8 +73,7 @@ def _add(window: Window, columns: Mapping[str, Array], inputs: set[str], predict
     times = times[np.isfinite(times)]
     at = float(times.min()) if len(times) else None
     given: dict[str, Any] = {name: columns[name] for name in predicted}
-    window.add({name: values for name, values in columns.items() if name in inputs}, given, at=at)
+    seconds = as_numbers(columns[SECONDS]).tolist() if SECONDS in columns and SECONDS not in inputs else None
+    window.add({name: values for name, values in columns.items() if name in inputs}, given, seconds, at)
     if len(times):
         window.ended(float(times.max()))
-    if SECONDS in columns and SECONDS not in inputs:
-        window.took(as_numbers(columns[SECONDS]))

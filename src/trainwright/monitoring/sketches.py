@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -168,15 +168,15 @@ class Window:
         self,
         columns: Mapping[str, Array],
         outputs: Mapping[str, Any],
-        seconds: float | None = None,
+        seconds: float | Sequence[float] | None = None,
         at: float | Literal["now"] | None = "now",
     ) -> None:
-        """Count the rows of a request.
+        """Count the rows of a request, or of several.
 
         Args:
             columns: Its columns, as `Predictor.watched` returns them, (rows,) each; others are ignored.
             outputs: The columns of its predictions, as `Predictor.table` returns them.
-            seconds: How long the request took.
+            seconds: How long the request took, or each of them.
             at: When it came, in seconds since 1970; None: that is not known.
         """
         given = {**columns, **watched_outputs(outputs)}
@@ -184,14 +184,14 @@ class Window:
         moment = time.time() if at == "now" else at
         with self._lock:
             self.rows += rows
-            self.requests += 1
+            took = [] if seconds is None else [seconds] if isinstance(seconds, float | int) else [*seconds]
+            self.requests += max(1, len(took))
             if moment is not None:
                 self.start = moment if self.start is None else min(self.start, moment)
                 self.end = moment if self.end is None else max(self.end, moment)
-            if seconds is not None:
-                self._seconds.append(seconds)
-                if len(self._seconds) >= _BUFFER:
-                    self._take_seconds()
+            self._seconds += took
+            if len(self._seconds) >= _BUFFER:
+                self._take_seconds()
             for name, values in given.items():
                 if (counts := self._counts.get(name)) is None:
                     continue
@@ -204,11 +204,6 @@ class Window:
         """Note when the last row came, in seconds since 1970."""
         with self._lock:
             self.end = at if self.end is None else max(self.end, at)
-
-    def took(self, seconds: Array) -> None:
-        """Count how long requests took, (n,) seconds."""
-        with self._lock:
-            self.latency.add(seconds)
 
     def _wait(self, counts: NumberCounts, numbers: Array) -> None:
         i = self._at[counts.column.name]
