@@ -181,7 +181,7 @@ def finds(count: int, rate: float, peer: Peer | None, folder: Path) -> list[list
         line = [name, f"{np.mean([column in one for one in found]):.1%}"]
         line.append(f"{np.mean([one == {column} for one in found]):.1%}")
         if peer is not None:
-            for made in windows[:20]:
+            for made in windows[:5]:
                 peer.add(path, made)
             line.append(f"{np.mean([column in list(one['named']) for one in peer.judged()]):.0%}")  # type: ignore[call-overload]
         lines.append(line)
