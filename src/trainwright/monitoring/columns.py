@@ -39,8 +39,8 @@ class NumberColumn:
     role: Role
     edges: Array
     counts: Array
-    missing: int
     percentiles: Array
+    missing: int = 0
 
     tests: ClassVar[Sequence[str]] = ("ks", "missing", "outside")
 
@@ -109,8 +109,8 @@ class CategoryColumn:
     counts: Mapping[str, int]
     others: int
     missing: int
-    once: int
-    twice: int
+    once: int = 0
+    twice: int = 0
 
     kind: ClassVar[str] = "category"
     decides: ClassVar[bool] = True
@@ -257,7 +257,7 @@ def _fit_numbers(name: str, numbers: Array, kind: NumberKind, role: Role) -> tup
     counts = np.bincount(np.searchsorted(edges, present, "right"), minlength=len(edges) + 1)
     at = np.minimum(np.arange(PERCENTS) * count // (PERCENTS - 1), count - 1)
     column = NumberColumn(
-        name, kind, role, edges, counts, len(numbers) - count, present[at] if count else present
+        name, kind, role, edges, counts, present[at] if count else present, len(numbers) - count
     )
     return column, column.cells_of(numbers)
 
