@@ -19,6 +19,7 @@ __all__ = [
     "Interrupted",
     "Run",
     "__version__",
+    "alert_rules",
     "benchmark",
     "check",
     "check_data",
@@ -46,6 +47,7 @@ __all__ = [
     "init",
     "list_runs",
     "load",
+    "monitor",
     "package",
     "plan",
     "predict",
@@ -74,6 +76,7 @@ watch()
 
 if TYPE_CHECKING:
     from trainwright.api import (
+        alert_rules,
         benchmark,
         check,
         check_data,
@@ -101,6 +104,7 @@ if TYPE_CHECKING:
         init,
         list_runs,
         load,
+        monitor,
         package,
         plan,
         predict,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trainwright.api.exporting import export
     from trainwright.api.forking import fork
     from trainwright.api.housekeeping import clean, delete, get, list_runs, summaries, sync
-    from trainwright.api.monitoring import drift, reference
+    from trainwright.api.monitoring import alert_rules, drift, monitor, reference
     from trainwright.api.packaging import package
     from trainwright.api.planning import plan
     from trainwright.api.predicting import generate, predict, predict_chunks, predict_file
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Interrupted",
     "Run",
+    "alert_rules",
     "benchmark",
     "check",
     "check_data",
@@ -74,6 +75,7 @@ __all__ = [
     "init",
     "list_runs",
     "load",
+    "monitor",
     "package",
     "plan",
     "predict",
@@ -112,7 +114,7 @@ _VERBS = {
     "exporting": ("export",),
     "forking": ("fork",),
     "housekeeping": ("clean", "delete", "get", "list_runs", "summaries", "sync"),
-    "monitoring": ("drift", "reference"),
+    "monitoring": ("alert_rules", "drift", "monitor", "reference"),
     "packaging": ("package",),
     "planning": ("plan",),
     "predicting": ("generate", "predict", "predict_chunks", "predict_file"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainwright.api.formats import check_target, choose, framework_of_run
 from trainwright.api.results import load_for
-from trainwright.errors import InputError
+from trainwright.errors import CheckpointError, InputError
 from trainwright.exporters.base import Exporter
 from trainwright.exporters.weights import WeightsExporter
 from trainwright.integrations.foreign import refuse_foreign_run
@@ -111,7 +111,13 @@ def export(
 
 
 def _record(run: RunDir, path: Path, made: Certificate) -> None:
-    """Note an export in its run, which may lie where nothing can be written."""
+    """Note an export in its run, which may lie where nothing can be written; and give it the reference."""
+    from trainwright.runs.watching import carry_reference
+
+    try:
+        carry_reference(run, path)
+    except (CheckpointError, OSError) as error:
+        log.warning("the model is exported without the reference for drift: %s", error)
     try:
         record_export(run, path, made)
     except OSError as error:

@@ -32,6 +32,7 @@ _MODULES = {
     "generate": "generate",
     "explain": "models",
     "drift": "monitoring",
+    "monitor": "monitoring",
     "export": "exporting",
     "certificate": "certificate",
     "package": "package",

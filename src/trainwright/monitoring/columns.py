@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from trainwright.datasets.tables.table import iso_times
 from trainwright.records.journal import finite
 from trainwright.types import Array
 
@@ -38,8 +39,8 @@ class NumberColumn:
     role: Role
     edges: Array
     counts: Array
-    missing: int
     percentiles: Array
+    missing: int = 0
 
     tests: ClassVar[Sequence[str]] = ("ks", "missing", "outside")
 
@@ -108,8 +109,8 @@ class CategoryColumn:
     counts: Mapping[str, int]
     others: int
     missing: int
-    once: int
-    twice: int
+    once: int = 0
+    twice: int = 0
 
     kind: ClassVar[str] = "category"
     decides: ClassVar[bool] = True
@@ -213,6 +214,13 @@ def column_from_json(data: Mapping[str, Any]) -> Column:
 def fit(name: str, values: Array, role: Role) -> tuple[Column, Array] | None:
     """Return a column of the training rows, and the cell of each, (rows,); None of lists and arrays."""
     kind = _kind_of(values)
+    if (
+        kind == "number"
+        and role != "input"
+        and values.dtype.kind != "f"
+        and len(set(values.tolist())) <= CELLS
+    ):
+        kind = "category"  # numbers of classes
     if kind is None:
         return None
     if kind == "category":
@@ -249,7 +257,7 @@ def _fit_numbers(name: str, numbers: Array, kind: NumberKind, role: Role) -> tup
     counts = np.bincount(np.searchsorted(edges, present, "right"), minlength=len(edges) + 1)
     at = np.minimum(np.arange(PERCENTS) * count // (PERCENTS - 1), count - 1)
     column = NumberColumn(
-        name, kind, role, edges, counts, len(numbers) - count, present[at] if count else present
+        name, kind, role, edges, counts, present[at] if count else present, len(numbers) - count
     )
     return column, column.cells_of(numbers)
 
@@ -310,6 +318,8 @@ def as_numbers(values: Array, kind: NumberKind = "number") -> Array:
         return np.where(np.isnat(micro), np.nan, micro.view(np.int64) / 1e6)
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
+    if kind == "time":
+        return as_numbers(iso_times(np.array(as_texts(values), object)))
     return np.array([_number(value) for value in values.tolist()], np.float64)
 
 

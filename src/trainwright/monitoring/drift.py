@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -58,13 +58,13 @@ class ColumnDrift:
     kind: str
     drifted: bool
     decides: bool
-    score: float
-    p: float
-    test: str
-    statistics: Mapping[str, Any]
-    before: Mapping[str, Any]
-    after: Mapping[str, Any]
-    line: str
+    score: float = 0.0
+    p: float = 1.0
+    test: str = ""
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
+    after: Mapping[str, Any] = field(default_factory=dict)
+    line: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the column for JSON."""
@@ -93,8 +93,8 @@ class Drift:
     held_out: int
     alarm_rate: float
     verdict: Verdict
-    columns: Sequence[ColumnDrift]
-    window: Mapping[str, Any]
+    columns: Sequence[ColumnDrift] = ()
+    window: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
 
     @property

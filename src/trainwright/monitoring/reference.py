@@ -56,6 +56,7 @@ class Reference:
         outputs: Mapping[str, Any],
         targets: Sequence[str] = (),
         seed: int = 0,
+        rows: int | None = None,
         replicates: int = REPLICATES,
     ) -> Reference:
         """Return the reference of training rows.
@@ -66,9 +67,10 @@ class Reference:
             outputs: The predictions for other rows than these, as `Predictor.table` gives them.
             targets: The names of the targets.
             seed: The seed of the resampling.
+            rows: The number of training rows, which may have no columns.
             replicates: The number of windows that are drawn to calibrate the thresholds.
         """
-        rows = max((len(values) for values in inputs.values()), default=0)
+        found = max((len(values) for values in inputs.values()), default=0)
         watched = watched_outputs(outputs)
         held_out = max((len(values) for values in watched.values()), default=0)
         if held_out < _FEWEST:
@@ -79,7 +81,7 @@ class Reference:
         second = _fitted({name: (values, "output") for name, values in watched.items()})
         blocks = [_block(one) for one in (first, second)]
         thresholds = calibrate([block for block in blocks if block.columns], seed, replicates)
-        return cls(run, [column for column, _ in (*first, *second)], rows, held_out, thresholds)
+        return cls(run, [column for column, _ in (*first, *second)], rows or found, held_out, thresholds)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""

@@ -17,12 +17,14 @@ from trainwright.inference.predictor import Predictor
 from trainwright.monitoring.reference import FILE, Reference
 from trainwright.records.artifact import ArtifactDir
 from trainwright.records.decision import journalled_decisions
+from trainwright.records.document import dump, parse_json
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.data.bundles import bundle_of_objects
 from trainwright.runs.decisions import replayed_skips
 from trainwright.runs.objects import passed_objects, require_objects
 from trainwright.runs.wiring import load_data
 from trainwright.runs.workdir import working_directory, working_for
+from trainwright.safe_files import read_regular, write_atomically
 from trainwright.types import FEATURES, Array
 from trainwright.world import ALONE
 
@@ -30,8 +32,22 @@ log = logging.getLogger("trainwright")
 
 
 def artifact_reference(path: Path) -> Path:
-    """Return the path of the reference that goes with an exported model: inside a folder, beside a file."""
-    return path / "reference.json" if path.is_dir() else path.with_name(f"{path.name}.reference.json")
+    """Return the path of the reference that goes with an exported model: beside its file or folder."""
+    return path.with_name(f"{path.name}.reference.json")
+
+
+def carry_reference(run: RunDir, path: Path) -> Path | None:
+    """Copy the reference that a run keeps beside an exported model, and return its path; None: it has none.
+
+    Raises:
+        CheckpointError: It is damaged.
+        OSError: It cannot be written.
+    """
+    if not (kept := run.read_json(FILE)):
+        return None
+    target = artifact_reference(path)
+    write_atomically(target, dump(kept))
+    return target
 
 
 def reference_of(run: RunDir, predictor: Predictor, data: Any = None, *, trust: bool = False) -> Reference:
@@ -59,6 +75,7 @@ def reference_of(run: RunDir, predictor: Predictor, data: Any = None, *, trust: 
         _held_out(predictor, bundle),
         predictor.watched_targets,
         predictor.config.experiment.seed,
+        len(bundle.splits["train"]),
     )
     try:
         run.write_json(FILE, made.to_json())
@@ -70,9 +87,6 @@ def reference_of(run: RunDir, predictor: Predictor, data: Any = None, *, trust: 
 
 
 def _of_artifact(artifact: ArtifactDir) -> Reference:
-    from trainwright.records.document import parse_json
-    from trainwright.safe_files import read_regular
-
     path = artifact_reference(artifact.path)
     if not path.is_file():
         raise InputError(
