@@ -19,6 +19,7 @@ __all__ = [
     "Interrupted",
     "Run",
     "__version__",
+    "alert_rules",
     "benchmark",
     "check",
     "check_data",
@@ -45,6 +46,7 @@ __all__ = [
     "init",
     "list_runs",
     "load",
+    "monitor",
     "plan",
     "predict",
     "predict_file",
@@ -71,6 +73,7 @@ watch()
 
 if TYPE_CHECKING:
     from trainwright.api import (
+        alert_rules,
         benchmark,
         check,
         check_data,
@@ -97,6 +100,7 @@ if TYPE_CHECKING:
         init,
         list_runs,
         load,
+        monitor,
         plan,
         predict,
         predict_file,

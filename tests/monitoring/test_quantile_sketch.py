@@ -11,7 +11,7 @@ SAMPLES = {
     "long tail": lambda draw: draw.lognormal(0, 4, 20_000),
     "negative": lambda draw: -draw.exponential(1e-6, 5_000),
     "whole numbers": lambda draw: draw.integers(-5, 60, 5_000).astype(float),
-    "constant": lambda draw: np.full(1000, 66.5),  # noqa: ARG005
+    "constant": lambda draw: np.full(1000, 66.5),
     "wide": lambda draw: draw.normal(size=50_000) * 10.0 ** draw.integers(-150, 150, 50_000),
 }
 

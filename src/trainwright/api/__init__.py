@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainwright.api.exporting import export
     from trainwright.api.forking import fork
     from trainwright.api.housekeeping import clean, delete, get, list_runs, summaries, sync
-    from trainwright.api.monitoring import drift, reference
+    from trainwright.api.monitoring import alert_rules, drift, monitor, reference
     from trainwright.api.planning import plan
     from trainwright.api.predicting import generate, predict, predict_chunks, predict_file
     from trainwright.api.results import compare, evaluate, explain, load, report
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Interrupted",
     "Run",
+    "alert_rules",
     "benchmark",
     "check",
     "check_data",
@@ -63,6 +64,7 @@ __all__ = [
     "init",
     "list_runs",
     "load",
+    "monitor",
     "plan",
     "predict",
     "predict_chunks",
@@ -98,7 +100,7 @@ _VERBS = {
     "exporting": ("export",),
     "forking": ("fork",),
     "housekeeping": ("clean", "delete", "get", "list_runs", "summaries", "sync"),
-    "monitoring": ("drift", "reference"),
+    "monitoring": ("alert_rules", "drift", "monitor", "reference"),
     "planning": ("plan",),
     "predicting": ("generate", "predict", "predict_chunks", "predict_file"),
     "results": ("compare", "evaluate", "explain", "load", "report"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,16 @@ from trainwright.api.results import load_for, read_with, versions_folder
 from trainwright.errors import InputError
 from trainwright.records.artifact import ArtifactDir
 from trainwright.records.listing import has_model
+from trainwright.redact import redacted
 from trainwright.runs.data.versions import local_path
 from trainwright.runs.lookup import RunName, find
 
 if TYPE_CHECKING:
     from trainwright.monitoring.drift import DriftReport
     from trainwright.monitoring.reference import Reference
+
+_SECONDS = 30.0  # that a service has to answer
+_MOST_BYTES = 64 << 20  # of its answer
 
 
 def reference(
@@ -111,3 +116,128 @@ def drift(
     else:
         windows = [window_of(predictor, data, known)]
     return DriftReport(known.run, [compare(one, alarm_rate) for one in windows])
+
+
+def monitor(
+    source: Path | str,
+    *,
+    run: RunName | None = None,
+    output: Path | str = "drift.html",
+    window: int | None = None,
+    alarm_rate: float = 0.01,
+    key: str | None = None,
+    runs_dir: Path | str | None = None,
+    trust: bool = False,
+) -> Path:
+    """Write a page of a model in use: of a running service, of a log of requests, or of `drift --json`.
+
+    Args:
+        source: The URL of a service (its `/drift` is asked for); a log of requests, that is a file of rows
+            or a folder of them with the columns of the rows and of the predictions; or a JSON file that
+            `trainwright drift --json` wrote.
+        run: The run that a log is of.
+        output: The page to write.
+        window: The number of rows of a window of a log; default 1,000.
+        alarm_rate: As in `drift`, for a log.
+        key: The API key of the service.
+        runs_dir: The folder of the runs.
+        trust: As in `load`.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        InputError: The service does not answer with a document of drift, or the log names no run.
+        DataError: The log cannot be read.
+        OSError: The page cannot be written.
+    """
+    from trainwright.reports.drift import write_drift
+    from trainwright.safe_files import usable_path
+
+    if str(source).startswith(("http://", "https://")):
+        document = _asked(str(source), key)
+    elif str(source).endswith(".json"):
+        document = _parsed(Path(source).read_bytes(), str(source))
+    else:
+        document = _of_log(source, run, window, alarm_rate, runs_dir, trust=trust).to_json()
+    return write_drift(document, usable_path(output))
+
+
+def alert_rules(output: Path | str, *, latency: float = 1.0, queue: int = 1000) -> Path:
+    """Write the alert rules of services for Prometheus (`rule_files`), and return the path.
+
+    Args:
+        output: The file to write, YAML.
+        latency: The seconds that 99 of 100 requests must take at most.
+        queue: The rows that may wait for the model for a few minutes.
+
+    Raises:
+        InputError: A limit is not positive.
+        OSError: The file cannot be written.
+    """
+    from trainwright.monitoring.alerts import rules
+    from trainwright.safe_files import usable_path, write_atomically
+
+    path = usable_path(output)
+    write_atomically(path, rules(latency, queue).encode())
+    return path
+
+
+def _of_log(
+    log: Path | str,
+    run: RunName | None,
+    window: int | None,
+    alarm_rate: float,
+    runs_dir: Path | str | None,
+    *,
+    trust: bool,
+) -> DriftReport:
+    from trainwright.monitoring.drift import DriftReport, compare
+    from trainwright.monitoring.logs import ROWS, windows_of_log
+
+    if run is None:
+        raise InputError(f"{log} is a log of requests: name the run that served them, --run RUN")
+    known = reference(run, runs_dir=runs_dir, trust=trust)
+    windows = windows_of_log(log, known, ROWS if window is None else window)
+    return DriftReport(known.run, [compare(one, alarm_rate) for one in windows])
+
+
+def _asked(url: str, key: str | None) -> Any:
+    """Return the document of drift of a service.
+
+    Raises:
+        InputError: It does not answer, or answers with something else.
+    """
+    from urllib.error import HTTPError, URLError
+    from urllib.parse import urlsplit, urlunsplit
+    from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+    class NoRedirects(HTTPRedirectHandler):
+        def redirect_request(self, *_: Any, **__: Any) -> None:  # another host must not get the key
+            """Follow no redirect."""
+
+    parts = urlsplit(url)
+    path = parts.path if parts.path.endswith("/drift") else f"{parts.path.rstrip('/')}/drift"
+    address = urlunsplit(parts._replace(path=path, fragment=""))
+    request = Request(address, headers={"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        with build_opener(NoRedirects).open(request, timeout=_SECONDS) as answer:
+            content = answer.read(_MOST_BYTES + 1)
+    except HTTPError as error:
+        advice = ": give its key, --key-file FILE" if error.code in (401, 403) else ""
+        raise InputError(f"{redacted(address)} answers {error.code} {error.reason}{advice}") from error
+    except (URLError, OSError, ValueError) as error:
+        raise InputError(f"{redacted(address)} does not answer: {getattr(error, 'reason', error)}") from error
+    if len(content) > _MOST_BYTES:
+        raise InputError(f"{redacted(address)} answers with more than {_MOST_BYTES >> 20} MiB")
+    return _parsed(content, redacted(address))
+
+
+def _parsed(content: bytes, where: str) -> Any:
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where} holds no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise InputError(f"{where} holds no document of drift")
+    return document

@@ -31,6 +31,7 @@ _MODULES = {
     "generate": "generate",
     "explain": "models",
     "drift": "monitoring",
+    "monitor": "monitoring",
     "export": "exporting",
     "certificate": "certificate",
     "compress": "compress",

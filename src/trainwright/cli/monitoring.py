@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,6 +47,36 @@ def drift(run: str, file: str | None, as_json: bool, **how: Any) -> None:
     found = trainwright.drift(run, file, **how)
     show(found.to_json(), _lines(found), as_json)
     click.get_current_context().exit(_DRIFTED if found.drifted else 0)
+
+
+@click.command()
+@click.argument("source", metavar="URL|LOG", required=False)
+@click.option("--run", metavar="RUN", help="The run that a LOG is of.")
+@click.option(
+    "-o", "--output", metavar="FILE", default="drift.html", show_default=True, help="The page to write."
+)
+@click.option("--window", type=click.IntRange(min=1), help="The rows of a window of a LOG.  [default: 1000]")
+@click.option("--alarm-rate", type=float, default=0.01, show_default=True, help="For a LOG, as in `drift`.")
+@click.option("--key-file", type=click.Path(exists=True, dir_okay=False), help="The file of the API key.")
+@click.option("--alerts", metavar="FILE", help="Write alert rules for Prometheus, too.")
+@options.trust
+@options.runs_dir
+@options.as_json
+def monitor(source: str | None, key_file: str | None, alerts: str | None, as_json: bool, **how: Any) -> None:
+    """Write a page of a model in use: drift, distributions and latency, window by window.
+
+    URL is a running service. LOG is a table of served rows (a file, or a folder of them) with the columns of
+    the predictions, or what `trainwright drift --json` printed (a .json file).
+    """
+    if source is None and alerts is None:
+        raise click.UsageError("give the URL of a service or a LOG, or --alerts FILE")
+    written: dict[str, str] = {}
+    if source is not None:
+        key = None if key_file is None else Path(key_file).read_text(encoding="utf-8").strip()
+        written["page"] = str(trainwright.monitor(source, key=key, **how))
+    if alerts is not None:
+        written["alerts"] = str(trainwright.alert_rules(alerts))
+    show(written, [f"wrote {path}" for path in written.values()], as_json)
 
 
 def _lines(found: DriftReport) -> Iterator[str]:

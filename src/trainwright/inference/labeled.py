@@ -12,7 +12,8 @@ from trainwright.datasets.base import Split
 from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.samples.weights import check_totals, checked
 from trainwright.datasets.samples.weights import encode as encode_weights
-from trainwright.datasets.tables.preparation import AnyPreparation
+from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation
+from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.datasets.tables.table import Table, as_table, tidy
 from trainwright.datasets.tables.target import Target
 from trainwright.errors import InputError
@@ -82,6 +83,30 @@ def _weights(given: Any, rows: InputRows) -> dict[str, Array]:
         log.warning("the rows have no column %r (data.weight): they all count the same", name)
         return {}
     return {WEIGHT: encode_weights(table, name)}
+
+
+def encoded_targets(given: Mapping[str, Any], rows: InputRows) -> Array:
+    """Return targets as batches hold them, (rows, ...).
+
+    Args:
+        given: The targets by the names of their columns, (rows,) each.
+        rows: What turns rows into the inputs of the model.
+
+    Raises:
+        InputError: A target is missing, or has another shape than in training.
+        DataError: A target is not a class of the training rows, or no finite number.
+    """
+    if isinstance(rows.preparation, TabularPreparation | RawPreparation):
+        names = rows.preparation.target.columns
+        if missing := [name for name in names if name not in given]:
+            raise InputError(f"the target {missing[0]!r} is missing; give {', '.join(names)}")
+        made = rows.preparation.targets({name: given[name] for name in names})
+        assert made is not None, "the columns are there"
+        return made
+    if rows.info.target not in given:
+        raise InputError(f"the target {rows.info.target!r} is missing")
+    values = np.asarray(given[rows.info.target])
+    return _targets(values, rows.info, len(values))
 
 
 def _labeled_arrays(given: Any, rows: InputRows) -> Split:

@@ -50,7 +50,7 @@ from trainwright.inference.intervals import (
     chosen_on_validation,
     residuals,
 )
-from trainwright.inference.labeled import labeled, refuse_masks
+from trainwright.inference.labeled import encoded_targets, labeled, refuse_masks
 from trainwright.inference.original_units import in_original_units
 from trainwright.plugins import task_for
 from trainwright.process.global_random import preserved_global_random
@@ -244,6 +244,10 @@ class Predictor:
         arrays, each is a column. Images and texts have none.
         """
         return self._rows.watched(self._given(rows))
+
+    def encoded_targets(self, given: Mapping[str, Any]) -> Array:
+        """Return targets, by the names of their columns, as metrics take them; see `labeled`."""
+        return encoded_targets(given, self._rows)
 
     @property
     def watched_targets(self) -> list[str]:

@@ -75,6 +75,7 @@ class _Filling:
             self.windows[-1].add(
                 {name: values[part] for name, values in columns.items()},
                 {name: values[part] for name, values in outputs.items()},
+                at=None,
             )
             start += room
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from trainwright.datasets.tables.table import iso_times
 from trainwright.records.journal import finite
 from trainwright.types import Array
 
@@ -310,6 +311,8 @@ def as_numbers(values: Array, kind: NumberKind = "number") -> Array:
         return np.where(np.isnat(micro), np.nan, micro.view(np.int64) / 1e6)
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
+    if kind == "time":
+        return as_numbers(iso_times(np.array(as_texts(values), object)))
     return np.array([_number(value) for value in values.tolist()], np.float64)
 
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -169,7 +169,7 @@ class Window:
         columns: Mapping[str, Array],
         outputs: Mapping[str, Any],
         seconds: float | Sequence[float] | None = None,
-        at: float | None = None,
+        at: float | Literal["now"] | None = "now",
     ) -> None:
         """Count the rows of a request, or of several.
 
@@ -177,17 +177,18 @@ class Window:
             columns: Its columns, as `Predictor.watched` returns them, (rows,) each; others are ignored.
             outputs: The columns of its predictions, as `Predictor.table` returns them.
             seconds: How long the request took, or each of them.
-            at: When it came, in seconds since 1970; default: now.
+            at: When it came, in seconds since 1970; None: that is not known.
         """
         given = {**columns, **watched_outputs(outputs)}
         rows = max((len(values) for values in given.values()), default=0)
-        moment = time.time() if at is None else at
+        moment = time.time() if at == "now" else at
         with self._lock:
             self.rows += rows
             took = [] if seconds is None else [seconds] if isinstance(seconds, float | int) else [*seconds]
             self.requests += max(1, len(took))
-            self.start = moment if self.start is None else min(self.start, moment)
-            self.end = moment if self.end is None else max(self.end, moment)
+            if moment is not None:
+                self.start = moment if self.start is None else min(self.start, moment)
+                self.end = moment if self.end is None else max(self.end, moment)
             self._seconds += took
             if len(self._seconds) >= _BUFFER:
                 self._take_seconds()
@@ -198,6 +199,16 @@ class Window:
                     counts.add(np.asarray(values))
                 else:
                     self._wait(counts, counts.column.read(np.asarray(values)))
+
+    def ended(self, at: float) -> None:
+        """Note when the last row came, in seconds since 1970."""
+        with self._lock:
+            self.end = at if self.end is None else max(self.end, at)
+
+    def took(self, seconds: Array) -> None:
+        """Count how long requests took, (n,) seconds."""
+        with self._lock:
+            self.latency.add(seconds)
 
     def _wait(self, counts: NumberCounts, numbers: Array) -> None:
         i = self._at[counts.column.name]

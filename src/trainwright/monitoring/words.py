@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 _FACTORS = (60, 100, 1000, 3600, 86_400, 10, 7, 12, 24, 30, 365, 2.54, 1.609344, 0.45359237)
 _LARGE = 3.0  # a factor that is a change of unit, where all quantiles share it
 _ALIKE = 1.25  # how far the factors of quantiles may be from their median
@@ -74,16 +76,17 @@ def _numbers(facts: Facts) -> str:
     if not facts.before["quantiles"] or not facts.after["quantiles"]:
         return "there are no values to compare"
     before, after = ([float(value) for value in side["quantiles"]] for side in (facts.before, facts.after))
-    middles = f"median {_number(after[_MIDDLE])} against {_number(before[_MIDDLE])}"
-    if (factor := _factor(before, after)) is not None:
+    shown = _date if facts.kind == "time" else _number
+    middles = f"median {shown(after[_MIDDLE])} against {shown(before[_MIDDLE])}"
+    if facts.kind != "time" and (factor := _factor(before, after)) is not None:
         size = f"{_number(factor)} times larger" if factor > 1 else f"{_number(1 / factor)} times smaller"
         return f"{size}: {middles}"
     if facts.test == "outside":
         share = _percent(facts.statistics["beyond"])
         low, high = before[0], before[-1]
-        reach = f"from {_number(after[0])} to {_number(after[-1])}"
-        return f"{share} of rows are outside of {_number(low)} to {_number(high)} as {_than(facts)}: {reach}"
-    half = [f"{_number(side[_QUARTERS[0]])} to {_number(side[_QUARTERS[1]])}" for side in (after, before)]
+        reach = f"from {shown(after[0])} to {shown(after[-1])}"
+        return f"{share} of rows are outside of {shown(low)} to {shown(high)} as {_than(facts)}: {reach}"
+    half = [f"{shown(side[_QUARTERS[0]])} to {shown(side[_QUARTERS[1]])}" for side in (after, before)]
     return f"{middles} {_than(facts)}; the middle half is {half[0]}, against {half[1]}"
 
 
@@ -99,6 +102,11 @@ def _factor(before: Sequence[float], after: Sequence[float]) -> float | None:
     known = [known for one in _FACTORS for known in (one, 1 / one)]
     near = min(known, key=lambda one: abs(one / middle - 1))
     return near if abs(near / middle - 1) < 0.1 else middle
+
+
+def _date(seconds: float) -> str:
+    """Return seconds since 1970 as a date."""
+    return str(np.datetime64(int(seconds), "s").astype("datetime64[D]"))
 
 
 def _percent(share: float) -> str:
