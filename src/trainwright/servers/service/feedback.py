@@ -24,6 +24,8 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trainwright.datasets.tables.preparation import TabularPreparation
+from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.errors import DataError, InputError
 from trainwright.evaluation.metrics import wanted_metrics
 from trainwright.monitoring.feedback import quality
@@ -46,7 +48,7 @@ _JUDGED_EVERY = 5.0  # seconds
 _REST = 20.0  # times as long as judging took
 _SHOWN = 20  # items that are named
 _MESSAGE = 300  # characters
-_ADVICE = re.compile(r"; (remove these rows|training knows).*", re.DOTALL)
+_ADVICE = re.compile(r"; (remove these rows|training knows|fix it).*", re.DOTALL)
 
 
 class Item(msgspec.Struct, forbid_unknown_fields=True):
@@ -354,7 +356,9 @@ def _targets(model: ServedModel, labels: Sequence[Any]) -> Array:
         columns = {name: column_of([one[name] for one in labels]) for name in names}
     elif not any(isinstance(one, list | dict) for one in labels):
         columns = {names[0]: column_of(labels)}
-    elif predictor.watched_targets:
+    elif isinstance(own := predictor.preparation, TabularPreparation | RawPreparation):
+        if own.target.lists is None or not all(isinstance(one, list) for one in labels):
+            raise InputError("a label must be one number, text or boolean")
         columns = {names[0]: np.empty(len(labels), object)}
         columns[names[0]][:] = labels
     else:  # of arrays, several values
