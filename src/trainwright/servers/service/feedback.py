@@ -251,8 +251,13 @@ class Feedback:
     def _write(self, items: Sequence[tuple[str, Item]]) -> None:
         """Add labels to the log, which is as durable as the answer."""
         assert self._log is not None, "the caller checks it"
-        now = time.time()
-        lines = [json.dumps({"id": name, "labels": item.rows, "at": now}) + "\n" for name, item in items]
+        now, names = time.time(), _target_names(self._models.main)
+        lines = []
+        for one, item in items:
+            labels = {names[0]: item.rows}
+            if len(names) > 1:
+                labels = {name: [label[name] for label in item.rows] for name in names}
+            lines.append(json.dumps({"id": one, "labels": labels, "at": now}) + "\n")
         with self._log.open("ab") as file:
             file.write("".join(lines).encode())
 
@@ -348,7 +353,7 @@ def _targets(model: ServedModel, labels: Sequence[Any]) -> Array:
         DataError, InputError, RequestError: They are none of this model.
     """
     predictor = model.predictor
-    names = predictor.watched_targets or [predictor.info.target]
+    names = _target_names(model)
     columns: dict[str, Any]
     if len(names) > 1:
         if not all(isinstance(one, dict) and one.keys() == {*names} for one in labels):
@@ -368,6 +373,10 @@ def _targets(model: ServedModel, labels: Sequence[Any]) -> Array:
             raise InputError("a label must be a list of numbers") from None
     targets = predictor.encoded_targets(columns)
     return targets.astype(_blank(model).dtype)
+
+
+def _target_names(model: ServedModel) -> list[str]:
+    return model.predictor.watched_targets or [model.predictor.info.target]
 
 
 def _blank(model: ServedModel) -> Array:
