@@ -49,8 +49,8 @@ class _Files(NamedTuple):
 class RequestsDataset:
     """The folder that `serve --log` has written: one to split, or one per split.
 
-    Its rows are those of requests whose labels have come (`POST /feedback`), in the order of time, request and
-    row. Columns are those of the rows, and the labels.
+    Its rows are those of requests whose labels have come (`POST /feedback`), in the order of time, request
+    and row. Columns are those of the rows, and the labels.
     """
 
     names: ClassVar[Sequence[str]] = ("requests",)
