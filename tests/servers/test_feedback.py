@@ -322,3 +322,41 @@ def test_without_state_there_is_no_feedback(run: Run, tmp_path: Path) -> None:
     for settings in (Settings(str(run.path)), Settings(str(run.path), state=tmp_path, feedback_rows=0)):
         with TestClient(make_app(settings)) as client:
             assert client.get("/quality").status_code == 404
+
+
+def test_a_log_with_labels_becomes_the_next_training_table(
+    run: Run, folder: Path, frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    settings = Settings(str(run.path), state=tmp_path / "state", window_seconds=0, log=log)
+    requests = requests_of(frame)
+    items = labels_of(frame, requests, "plan")
+    with TestClient(make_app(settings)) as client:
+        predict(client, requests)
+        feed(client, items[:20])
+        feed(client, items[:20])  # a client that tries again
+        feed(client, items[20:-5])
+        feed(client, {"id": items[-1]["id"], "labels": ["lead"] * len(items[-1]["labels"])})
+    count = sum(len(one["labels"]) for one in items[:-5])
+    known = sorted(int(one["id"][1:]) for one in items[:-5])
+    data = {"type": "requests", "path": str(log), "target": "plan", "split": {"test": 0.2}}
+    made = trainwright.train(
+        {**config(log, "lightgbm"), "data": data}, runs_dir=tmp_path / "runs", quiet=True
+    )
+    bundle = trainwright.load(made).load_data()
+    assert sum(len(split) for split in bundle.splits.values()) == count
+    assert list(bundle.preparation.column_names) == ["age", "income", "city", "joined", "seats"]
+    # The predictions are those of a run of the same rows in a file, bit for bit.
+    rows = [row for start in known for row in range(start, start + len(requests[f"r{start}"]))]
+    frame.iloc[rows].drop(columns="spent").to_csv(tmp_path / "same.csv", index=False)
+    same = trainwright.train(
+        {**config(log, "lightgbm"), "data": {**data, "type": "csv", "path": str(tmp_path / "same.csv")}},
+        runs_dir=tmp_path / "runs",
+        quiet=True,
+    )
+    assert made.digest == same.digest
+    assert trainwright.reproduce(made, runs_dir=tmp_path / "runs", quiet=True).verdict == "identical"
+
+    child = trainwright.retrain(run, data=log, runs_dir=folder / "runs", quiet=True)
+    assert child.retraining["rows"]["test"] > 0
+    assert trainwright.evaluate(run, data=log, runs_dir=folder / "runs")
