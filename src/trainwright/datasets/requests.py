@@ -68,7 +68,10 @@ class RequestsDataset:
         """Load the data; see `Dataset.load`."""
         from trainwright.datasets.tables.tabular import load_files  # late: a config is checked without it
 
-        return load_files(self._config, self.read, request)
+        # A log has no columns that its model did not take, so that they need not be left out.
+        names = {name for path in paths_by_split(self._config).values() for name in self._names(path)}
+        exclude = [name for name in self._config.exclude if name in names]
+        return load_files(self._config.model_copy(update={"exclude": exclude}), self.read, request)
 
     def sources(self) -> list[str]:
         """Return the files that are read; see `KnownSources`."""
@@ -123,6 +126,25 @@ class RequestsDataset:
         """Return the training rows."""
         return self.read(paths_by_split(self._config)["train"])
 
+    def _names(self, path: str) -> set[str]:
+        """Return the names of the columns of a log."""
+        return {
+            name for file in _files(path).rows for name in self._arrow_table(file, empty=True).column_names
+        }
+
+    def _arrow_table(self, name: str, *, empty: bool = False) -> Any:
+        """Return a file of the log, or its columns alone."""
+        try:
+            with existing_file(name).open("rb") as stream:
+                file = self._parquet.ParquetFile(stream)
+                table = file.schema_arrow.empty_table() if empty else file.read()
+        except (self._arrow.ArrowException, OSError) as error:
+            first = str(error).splitlines()[0]
+            raise DataError(f"{name} cannot be read as Parquet (is it complete?): {first}") from error
+        if missing := {_TIME, _ID, _ROW} - {*table.column_names}:
+            raise DataError(f"{name} has no column {min(missing)!r}: it is no log of requests")
+        return table
+
     def _is_wanted(self, times: Array) -> Array:
         since, until = (_moment(one) for one in (self._params.since, self._params.until))
         wanted = np.ones(len(times), bool)
@@ -134,16 +156,7 @@ class RequestsDataset:
 
     def _columns(self, path: str, files: Sequence[str]) -> dict[str, Array]:
         """Return all columns of the log; a row of a file without a column has no value there."""
-        tables = []
-        for name in files:
-            try:
-                with existing_file(name).open("rb") as stream:
-                    tables.append(self._parquet.ParquetFile(stream).read())
-            except (self._arrow.ArrowException, OSError) as error:
-                first = str(error).splitlines()[0]
-                raise DataError(f"{name} cannot be read as Parquet (is it complete?): {first}") from error
-            if missing := {_TIME, _ID, _ROW} - {*tables[-1].column_names}:
-                raise DataError(f"{name} has no column {min(missing)!r}: it is no log of requests")
+        tables = [self._arrow_table(name) for name in files]
         names = dict.fromkeys(name for table in tables for name in table.column_names)
         return {name: self._column(tables, name, path) for name in names}
 
