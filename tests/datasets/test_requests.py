@@ -95,7 +95,7 @@ def test_labels_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
 def test_a_span_of_time_stays_as_it_is_while_the_log_grows(tmp_path: Path) -> None:
     write_rows(tmp_path, "1", [(i, f"r{i}", 1, {"x": i}) for i in range(10)])
     write_labels(tmp_path, "1", {f"r{i}": ["A"] for i in range(10)}, 20)
-    span = {"since": START + timedelta(minutes=2), "until": START + timedelta(minutes=30)}
+    span = {"since": "2026-11-01T00:02", "until": "2026-11-01T01:30+01:00"}
     before = read(tmp_path, **span).columns
     assert before["x"].tolist() == [*range(2, 10)]
     write_rows(tmp_path, "2", [(30, "new", 1, {"x": 30})])
@@ -105,6 +105,8 @@ def test_a_span_of_time_stays_as_it_is_while_the_log_grows(tmp_path: Path) -> No
         name: values.tolist() for name, values in before.items()
     }
     assert read(tmp_path).columns["bought"].tolist().count("B") == 2
+    with pytest.raises(ValueError, match="'soon' is no time"):
+        RequestsDataset.Params(since="soon")
 
 
 def test_columns_of_several_models_and_clients(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from trainwright.config.fields import Section
 from trainwright.config.schema import DataConfig
@@ -33,12 +33,21 @@ Labels = Mapping[str, Sequence[Any]]  # by the name of the column
 class RequestsParams(Section):
     """The part of the log that is read, which stays as it is while the service goes on writing."""
 
-    since: datetime | None = Field(
+    since: str | None = Field(
         None, description="requests from this time on: 2026-11-01 or 2026-11-01T12:00, in UTC"
     )
-    until: datetime | None = Field(
+    until: str | None = Field(
         None, description="requests before this time, with the labels that came before it"
     )
+
+    @field_validator("since", "until")
+    @classmethod
+    def _is_time(cls, value: str | None) -> str | None:
+        try:
+            _moment(value)
+        except ValueError:
+            raise ValueError(f"{value!r} is no time; write 2026-11-01 or 2026-11-01T12:00") from None
+        return value
 
 
 class _Files(NamedTuple):
@@ -270,7 +279,8 @@ def _column(cells: Sequence[Any], name: str, path: str) -> Array:
     return values
 
 
-def _moment(given: datetime | None) -> datetime | None:
+def _moment(given: str | None) -> datetime | None:
     if given is None:
         return None
-    return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+    moment = datetime.fromisoformat(given)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
