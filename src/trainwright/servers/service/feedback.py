@@ -68,7 +68,7 @@ _DECODER = msgspec.json.Decoder(list[Item] | Item)
 
 
 class Verdict(NamedTuple):
-    """What becomes of an item: `taken`, `waiting`, `repeated` or `refused`, and why."""
+    """The outcome of an item (`taken`, `waiting`, `repeated` or `refused`), and why."""
 
     outcome: str
     message: str = ""
