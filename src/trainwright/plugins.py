@@ -126,6 +126,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
         "npy": BuiltIn("trainwright.datasets.npy:NpyDataset", None, ["npy"]),
         "npz": BuiltIn("trainwright.datasets.npz:NpzDataset", None, ["npz"]),
         "parquet": BuiltIn("trainwright.datasets.parquet:ParquetDataset", "tabular", ["parquet"]),
+        "requests": BuiltIn("trainwright.datasets.requests:RequestsDataset", "tabular", ["requests"]),
         "sklearn": BuiltIn(
             "trainwright.datasets.sklearn:SklearnDataset",
             "tabular",

@@ -11,7 +11,7 @@ from trainwright.api.forking import attempted
 from trainwright.api.progress import interruptible, shown, unless_interrupted
 from trainwright.api.results import warn_of_files
 from trainwright.config import Overrides, Resolved
-from trainwright.config.file_types import FILE_TYPES, ending_of
+from trainwright.config.file_types import FILE_TYPES, ending_of, file_type
 from trainwright.config.overrides import keys_of, with_settings
 from trainwright.errors import GateError, InputError, TrainwrightError
 from trainwright.integrations.foreign import refuse_foreign_run
@@ -126,8 +126,8 @@ def _settings(parent: RunDir, data: Path | str, *, warm_start: bool) -> dict[str
     settings: dict[str, Any] = {
         "data.path" if own.path else "data.train_path": str(here.absolute()) if is_local else text
     }
-    kind = FILE_TYPES.get(ending_of(text))
-    if kind is not None and kind != own.type and own.type in FILE_TYPES.values():
+    kind = file_type(text)
+    if kind is not None and kind != own.type and own.type in {*FILE_TYPES.values(), "requests"}:
         settings["data.type"] = kind
     return settings | ({"model.init_from": str(parent.path)} if warm_start else {})
 

@@ -124,6 +124,14 @@ _KEY = "TRAINWRIGHT_API_KEY"
     "--log-without", metavar="COLUMN", multiple=True, help="Leave a column out of the log; several times."
 )
 @click.option(
+    "--feedback-rows",
+    type=click.IntRange(0),
+    default=100_000,
+    show_default=True,
+    help="Keep so many predictions that wait for their labels (POST /feedback), and as many with labels; 0: "
+    "take none.",
+)
+@click.option(
     "--reload-s",
     type=click.FloatRange(0),
     default=2.0,
@@ -153,6 +161,7 @@ def serve(
     log: Path | None,
     log_sample: float,
     log_without: tuple[str, ...],
+    feedback_rows: int,
     reload_s: float,
     trust: bool,
     runs_dir: str | None,
@@ -193,6 +202,7 @@ def serve(
         log=log,
         log_sample=log_sample,
         log_without=log_without,
+        feedback_rows=feedback_rows,
         reload_seconds=reload_s,
     )
 

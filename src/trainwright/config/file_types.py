@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
@@ -22,6 +23,7 @@ FILE_TYPES = {ending: kind for kind, endings in ENDINGS.items() for ending in en
     ".tfrecords": "tfrecord",
 }
 _COMPRESSED = ("csv", "jsonl")
+_OF_LOG = re.compile(r"\.?(requests-\d{8}T.*\.parquet(\.tmp)?|feedback-\d{8}T.*\.jsonl)")  # of `serve --log`
 _LOOKED_AT = 1000  # files of a folder
 
 
@@ -74,6 +76,8 @@ def type_of_names(names: Sequence[str]) -> str | None:
 
 def _type_of_tables(files: Sequence[PurePath]) -> str | None:
     """Return the type of the tables in a folder, given the paths of its files relative to it."""
+    if files and all(_OF_LOG.fullmatch(file.name) for file in files):
+        return "requests"
     counts: Counter[str | None] = Counter()
     for file in files:
         if not any(part.startswith((".", "_")) for part in file.parts):

@@ -31,7 +31,7 @@ from trainwright.types import SplitName
 log = logging.getLogger("trainwright")
 # Of each split that is compared: the parent's splits whose rows are left out of it.
 _LEFT_OUT: Mapping[SplitName, Sequence[SplitName]] = {"test": ("train", "val"), "val": ("train",)}
-_OF_ROWS = ("csv", "parquet", "jsonl", "excel", "npz", "text_table")  # data types
+_OF_ROWS = ("csv", "parquet", "jsonl", "excel", "npz", "requests", "text_table")  # data types
 Read = Callable[[str], Any]
 
 

@@ -13,7 +13,14 @@ from trainwright.datasets.tables.chunks import RowChunks
 from trainwright.datasets.tables.table import Table, frame_of
 
 FOUND = ("delimiter", "encoding")  # options of CSV files that may be found
-_KINDS = ("csv", "parquet", "jsonl", "excel", "npz")  # that hold rows; files of other endings are CSV
+_KINDS = (
+    "csv",
+    "parquet",
+    "jsonl",
+    "excel",
+    "npz",
+    "requests",
+)  # that hold rows; files of other endings are CSV
 
 
 def read_table(

@@ -25,7 +25,7 @@ from trainwright.runs.run_config import read_config
 from trainwright.runs.wiring import load_data
 from trainwright.runs.workdir import working_directory, working_for
 
-_TABLES = (*ENDINGS, "npz")  # types of data that are rows of columns in files
+_TABLES = (*ENDINGS, "npz", "requests")  # types of data that are rows of columns in files
 
 
 @dataclass(frozen=True)

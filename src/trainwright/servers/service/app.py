@@ -29,11 +29,13 @@ from trainwright.plugins import task_for
 from trainwright.servers.service import documentation
 from trainwright.servers.service.batching import Batcher, Job
 from trainwright.servers.service.errors import RequestError, malformed
+from trainwright.servers.service.feedback import Feedback, is_supported
+from trainwright.servers.service.feedback_store import Store
 from trainwright.servers.service.forms.base import JSON, Rows
 from trainwright.servers.service.language import Language
 from trainwright.servers.service.metrics import CONTENT_TYPE, Metrics
 from trainwright.servers.service.models import Models
-from trainwright.servers.service.recording import Record, Recorder, RequestLog
+from trainwright.servers.service.recording import LONGEST, Record, Recorder, RequestLog
 from trainwright.servers.service.served import Answer, Asked, ServedModel
 from trainwright.servers.service.settings import Settings
 from trainwright.servers.service.shadow import Shadow
@@ -44,7 +46,6 @@ log = logging.getLogger("trainwright")
 _OPEN = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")  # what needs no key
 _INLINE = 1 << 16  # bytes of JSON that are read in the loop itself
 _ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.item())  # numbers of NumPy
-_LONGEST = 128  # characters of the name of a request
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -67,9 +68,11 @@ class Service:
             timeout=settings.timeout,
         )
         self.shadow = Shadow(self.models, self.batcher, self.metrics)
-        self.watch = self._watch()
+        self.watch, self.feedback = self._watch(), self._feedback()
         request_log = settings.log and RequestLog(settings.log, settings.log_sample, settings.log_without)
-        self._recorder = Recorder([one for one in (self.watch, request_log) if one], self.metrics)
+        self._recorder = Recorder(
+            [one for one in (self.watch, self.feedback, request_log) if one], self.metrics
+        )
         self.is_ready = False
 
     def start(self) -> None:
@@ -92,6 +95,18 @@ class Service:
         if not settings.window_seconds or settings.state is None or task.sums:
             return None
         return Watch(settings.state, settings.window_seconds, settings.alarm_rate, self.metrics)
+
+    def _feedback(self) -> Feedback | None:
+        """Return what takes labels that come later, where predictions can be compared with them."""
+        settings = self.settings
+        if not settings.feedback_rows or settings.state is None or not is_supported(self.models.main):
+            return None
+
+        def read(request: Request) -> Awaitable[bytes]:
+            return read_body(request, settings.max_body)
+
+        store = Store(settings.state, settings.feedback_rows)
+        return Feedback(self.models, store, self.metrics, read, settings.log)
 
     def _answer(self, jobs: Sequence[Job]) -> Sequence[Any]:
         """Answer jobs of one model, in the thread of the queue."""
@@ -134,7 +149,9 @@ class Service:
     def own_routes(self) -> Sequence[tuple[str, str, Endpoint]]:
         """Return the routes that depend on the task of the model."""
         if not task_for(self.models.main.predictor.info).generates_text:
-            return [("POST", "/predict", self.predict)]
+            labels = self.feedback
+            more = labels and [("POST", "/feedback", labels.post), ("GET", "/quality", labels.show)]
+            return [("POST", "/predict", self.predict), *(more or ())]
 
         def model_of(request: Request) -> tuple[Predictor, str]:
             model = self.models.for_request(_identifier(request))
@@ -409,7 +426,7 @@ def _predictions(answer: Answer, *, by_column: bool) -> dict[str, Any]:
 def _identifier(request: Request) -> str:
     """Return the name of a request: its own, or one that is made for it."""
     given = request.headers.get("x-request-id", "")
-    return given[:_LONGEST] if given else uuid.uuid4().hex
+    return given[:LONGEST] if given else uuid.uuid4().hex
 
 
 def _json(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from trainwright.plugins import task_for
+from trainwright.servers.service.feedback import is_supported
 from trainwright.servers.service.forms.base import JSON
 from trainwright.servers.service.language import REQUESTS
 from trainwright.servers.service.served import ServedModel
@@ -32,6 +33,8 @@ def openapi(model: ServedModel, title: str, *, needs_key: bool) -> dict[str, Any
         own, schemas = _language_paths()
     else:
         own, schemas = {"/predict": {"post": _predict(model)}}, {"Predictions": _predictions(model)}
+        if is_supported(model):
+            own |= _FEEDBACK
     plain = {"200": {"description": "OK"}}
     return {
         "openapi": "3.1.0",
@@ -170,6 +173,45 @@ def _type_of(value: Any) -> str:
     return "number" if isinstance(value, int | float) else "string"
 
 
+_LABELS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "the id of the request"},
+        "labels": {"type": "array", "items": {}, "description": "the label of each row"},
+        "label": {"description": "instead: the label of the only row"},
+    },
+    "required": ["id"],
+}
+_FEEDBACK: dict[str, Any] = {
+    "/feedback": {
+        "post": {
+            "summary": "Take labels that come later",
+            "requestBody": {
+                "required": True,
+                "content": {JSON: {"schema": {"oneOf": [_LABELS, {"type": "array", "items": _LABELS}]}}},
+            },
+            "responses": {
+                "200": {"description": "All labels are taken."},
+                "202": {"description": "Some wait for a prediction of this id."},
+                "422": {"description": "Some are refused; the other items are taken."},
+            },
+        }
+    },
+    "/quality": {
+        "get": {
+            "summary": "Metrics of the rows whose labels have come",
+            "parameters": [
+                {
+                    "name": "rows",
+                    "in": "query",
+                    "schema": {"type": "integer", "minimum": 1},
+                    "description": "Count the last rows alone.",
+                }
+            ],
+            "responses": {"200": {"description": "The metrics of each model, with 95% intervals."}},
+        }
+    },
+}
 _ERROR: dict[str, Any] = {
     "type": "object",
     "title": "Error",

@@ -47,6 +47,21 @@ class Metrics:
             registry=self.registry,
             multiprocess_mode="livemostrecent",
         )
+        self.labels = counter("trainwright_feedback_labels", "Labels that came, by outcome.", ["outcome"])
+        self.quality, self.quality_lower, self.quality_upper = (
+            prometheus.Gauge(
+                f"trainwright_quality{end}",
+                f"{what} of the rows whose labels have come.",
+                ["metric", "model"],
+                registry=self.registry,
+                multiprocess_mode="livemostrecent",
+            )
+            for end, what in (
+                ("", "Metric"),
+                ("_lower", "Lower end of the 95% interval of a metric"),
+                ("_upper", "Upper end of the 95% interval of a metric"),
+            )
+        )
         self.waiting = prometheus.Gauge(
             "trainwright_queue_rows",
             "Rows that wait for the model.",

@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -25,6 +27,7 @@ from trainwright.servers.service.metrics import Metrics
 from trainwright.servers.service.served import Answer, ServedModel
 
 log = logging.getLogger("trainwright")
+LONGEST = 128  # characters of the name of a request
 _WAITING = 20_000  # rows in the queue of records
 _SECONDS = 0.5  # between two looks into it
 _PART_ROWS = 50_000  # of a file of the log
@@ -109,7 +112,7 @@ class Recorder:
             self._empty()
         self._empty()
         for sink in self._sinks:
-            sink.close()
+            self._guard(sink.close)
 
     def _empty(self) -> None:
         """Give what waits to the sinks."""
@@ -118,7 +121,15 @@ class Recorder:
         for model, group in groupby(records, lambda record: record.model):
             self._give(model, list(group))
         for sink in self._sinks:
-            sink.tick()
+            self._guard(sink.tick)
+
+    def _guard(self, do: Callable[[], None], rows: int = 0) -> None:
+        """Call what may fail: the thread goes on, and the next records may be kept."""
+        try:
+            do()
+        except (TrainwrightError, OSError, ValueError, sqlite3.Error) as error:
+            self._metrics.unrecorded.inc(rows)
+            log.warning("answers are not recorded: %s", type(error).__name__)
 
     def _give(self, model: ServedModel, records: Sequence[Record]) -> None:
         joinable = [one for one in records if isinstance(one.content, list)]
@@ -128,11 +139,7 @@ class Recorder:
             is_joined = isinstance(group[0].content, list)
             rows = model.form.joined([one.content for one in group]) if is_joined else group[0].content
             for sink in self._sinks:
-                try:
-                    sink.take(model, rows, group)
-                except (TrainwrightError, OSError, ValueError) as error:
-                    self._metrics.unrecorded.inc(sum(_count(one.answer) for one in group))
-                    log.warning("answers are not recorded: %s", type(error).__name__)
+                self._guard(partial(sink.take, model, rows, group), sum(_count(one.answer) for one in group))
 
 
 def _count(answer: Answer) -> int:

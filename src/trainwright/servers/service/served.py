@@ -16,6 +16,7 @@ from trainwright.servers.service.batching import Job
 from trainwright.servers.service.errors import Place, RequestError
 from trainwright.servers.service.forms import form_of
 from trainwright.servers.service.forms.base import Rows
+from trainwright.types import Array
 
 _COLUMN = re.compile(r"column '((?:[^'\\]|\\.)*)'")
 
@@ -47,10 +48,12 @@ class Answer(NamedTuple):
     Attributes:
         columns: Lists of cells by name, as `Predictor.predict` names them.
         errors: What is wrong with rows that cannot be predicted, by position.
+        outputs: What the predictions were made of, (rows, ...).
     """
 
     columns: dict[str, list[Any]]
     errors: dict[int, str]
+    outputs: Array
 
 
 class ServedModel:
@@ -90,12 +93,12 @@ class ServedModel:
         if len({one.threshold for one in asked}) == 1:
             columns = plain(self.predictor.table_of(rows, outputs, asked[0].threshold))
             return [
-                Answer({name: cells[start:stop] for name, cells in columns.items()}, {})
+                Answer({name: cells[start:stop] for name, cells in columns.items()}, {}, outputs[start:stop])
                 for start, stop in pairwise(bounds)
             ]
         parts = [outputs[start:stop] for start, stop in pairwise(bounds)]
         return [
-            Answer(plain(self.predictor.table_of(one.rows.content, part, one.threshold)), {})
+            Answer(plain(self.predictor.table_of(one.rows.content, part, one.threshold)), {}, part)
             for one, part in zip(asked, parts, strict=True)
         ]
 
@@ -116,7 +119,7 @@ class ServedModel:
         for cells in columns.values():
             for row in errors:
                 cells[row] = None
-        return Answer(columns, errors)
+        return Answer(columns, errors, outputs)
 
 
 def _refused(errors: dict[int, str]) -> RequestError:

@@ -34,6 +34,7 @@ class Settings:
         log: The folder of the log of requests; None: there is none.
         log_sample: The share of the requests that are logged.
         log_without: Columns that are left out of the log.
+        feedback_rows: The number of rows that wait for their labels, and of those that have them; 0: none.
         reload_seconds: How often to look whether the name stands for another model; 0: never.
     """
 
@@ -59,4 +60,5 @@ class Settings:
     log: Path | None = None
     log_sample: float = 1.0
     log_without: Sequence[str] = ()
+    feedback_rows: int = 100_000
     reload_seconds: float = 2.0
