@@ -104,7 +104,9 @@ def test_trees_get_the_values_of_lightgbm_where_columns_are_independent() -> Non
         {"num_leaves": 2, "verbose": -1, "num_threads": 1}, lightgbm.Dataset(features, targets), 60
     )
     found = explained(booster.predict, features[0], features[:50])
-    theirs: Any = booster.predict(features, pred_contrib=True)  # (rows, columns and base), of the training rows
+    theirs: Any = booster.predict(
+        features, pred_contrib=True
+    )  # (rows, columns and base), of the training rows
     shift = theirs[:50, :-1].mean(axis=0)  # of the background rows from all training rows
     np.testing.assert_allclose(found.values, theirs[0, :-1] - shift, rtol=0, atol=1e-9)
 

@@ -1,10 +1,11 @@
 """The contributions of the columns of single rows to a prediction: interventional Shapley values.
 
-The value of a set of columns is the mean prediction for rows that have the cells of the explained row in these
-columns, and those of a background row in the others. With few columns all sets are predicted. With more, each
-background row gets a random order of the columns and its reverse, in which its cells are replaced one by one
-(Castro, Gomez and Tejada, "Polynomial calculation of the Shapley value based on sampling", 2009; Mitchell et
-al., "Sampling permutations for Shapley value estimation", 2022). Either way base + sum is the prediction.
+The value of a set of columns is the mean prediction for rows that have the cells of the explained row in
+these columns, and those of a background row in the others. With few columns all sets are predicted. With
+more, each background row gets a random order of the columns and its reverse, in which its cells are replaced
+one by one (Castro, Gomez and Tejada, "Polynomial calculation of the Shapley value based on sampling", 2009;
+Mitchell et al., "Sampling permutations for Shapley value estimation", 2022). Either way base + sum is the
+prediction.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Mixtures:
         return self.background * self.each
 
     def at(self, start: int, stop: int) -> tuple[NDArray[np.bool_], Ids]:
-        """Return which cells are those of the explained row in some mixtures, and the others' background rows.
+        """Return which cells of some mixtures are those of the explained row, and their background rows.
 
         Returns:
             (mixtures, columns) bool, and (mixtures,) int64 positions of background rows.

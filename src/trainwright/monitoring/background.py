@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,12 +73,8 @@ def _plain(values: Array) -> list[Any]:
         values = values.astype("datetime64[us]")
         return [None if np.isnat(one) else str(one) for one in values]
     if values.dtype.kind == "O":
-        return [one if one is None or isinstance(one, str | bool | int) else _text(one) for one in values]
-    return [None if one != one else one for one in values.tolist()]
-
-
-def _text(value: Any) -> Any:
-    return None if value != value else str(value)
+        return [None if one is None else str(one) for one in values]
+    return [None if values.dtype.kind == "f" and math.isnan(one) else one for one in values.tolist()]
 
 
 def _column(kind: str, cells: list[Any]) -> Array:

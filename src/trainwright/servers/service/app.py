@@ -29,6 +29,7 @@ from trainwright.plugins import task_for
 from trainwright.servers.service import documentation
 from trainwright.servers.service.batching import Batcher, Job
 from trainwright.servers.service.errors import RequestError, malformed
+from trainwright.servers.service.explaining import Explaining
 from trainwright.servers.service.forms.base import JSON, Rows
 from trainwright.servers.service.language import Language
 from trainwright.servers.service.metrics import CONTENT_TYPE, Metrics
@@ -66,6 +67,7 @@ class Service:
             max_waiting=settings.max_waiting,
             timeout=settings.timeout,
         )
+        self._explaining = Explaining(self.batcher.ask, self.ask, settings.timeout)
         self.shadow = Shadow(self.models, self.batcher, self.metrics)
         self.watch = self._watch()
         request_log = settings.log and RequestLog(settings.log, settings.log_sample, settings.log_without)
@@ -130,10 +132,21 @@ class Service:
         found = _predictions(answer, by_column=rows.by_column)
         return _json({**found, "id": identifier, "run": model.predictor.run.id})
 
+    async def explain(self, request: Request) -> Response:
+        """Answer a request for explanations of predictions."""
+        identifier = _identifier(request)
+        model = self.models.for_request(identifier)
+        body = await read_body(request, self.settings.max_body)
+        rows = await _read(model, body, _content_type(request.headers.get("content-type", "")))
+        found = await self._explaining.explain(model, rows, request.query_params)
+        return _json({**found, "id": identifier, "run": model.predictor.run.id})
+
     def own_routes(self) -> Sequence[tuple[str, str, Endpoint]]:
         """Return the routes that depend on the task of the model."""
         if not task_for(self.models.main.predictor.info).generates_text:
-            return [("POST", "/predict", self.predict)]
+            explains = documentation.explains(self.models.main)
+            more = [("POST", "/explain", self.explain)] if explains else []
+            return [("POST", "/predict", self.predict), *more]
 
         def model_of(request: Request) -> tuple[Predictor, str]:
             model = self.models.for_request(_identifier(request))
