@@ -28,6 +28,7 @@ from trainwright.inference.predictor import Predictor
 from trainwright.plugins import task_for
 from trainwright.servers.service import documentation
 from trainwright.servers.service.batching import Batcher, Job
+from trainwright.servers.service.bits import Batching
 from trainwright.servers.service.errors import RequestError, malformed
 from trainwright.servers.service.explaining import Explaining
 from trainwright.servers.service.forms.base import JSON, Rows
@@ -67,6 +68,7 @@ class Service:
             max_waiting=settings.max_waiting,
             timeout=settings.timeout,
         )
+        self._batching = Batching(self.batcher.ask)
         self._explaining = Explaining(self.batcher.ask, self.ask, settings.timeout)
         self.shadow = Shadow(self.models, self.batcher, self.metrics)
         self.watch = self._watch()
@@ -183,7 +185,10 @@ class Service:
 
     async def version(self, request: Request) -> Response:  # noqa: ARG002
         """Say what is served."""
-        models = {role: documentation.description(one) for role, one in self.models.by_role.items()}
+        models = {
+            role: {**documentation.description(one), "batching": await self._batching.statement(one)}
+            for role, one in self.models.by_role.items()
+        }
         return _json({"trainwright": VERSION, "models": models})
 
     async def drift(self, request: Request) -> Response:  # noqa: ARG002

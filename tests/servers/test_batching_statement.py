@@ -1,0 +1,82 @@
+"""What `/version` says of batches is true of the answers."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+import trainwright
+from customers import config, write_customers
+from trainwright.servers.service.app import make_app
+from trainwright.servers.service.settings import Settings
+
+pytestmark = pytest.mark.timeout(200)
+TREES = ["lightgbm", "xgboost", "catboost"]
+OTHERS = {
+    "logistic": {"type": "linear", "framework": "sklearn"},
+    "forest": {"type": "random_forest", "params": {"n_estimators": 12}},
+    "mlp": {"type": "mlp"},
+    "keras": {"type": "mlp", "framework": "keras"},
+}
+
+
+def rows_of(count: int) -> list[dict[str, Any]]:
+    draw = random.Random(11)
+    return [
+        {
+            "age": draw.randint(18, 70),
+            "income": round(draw.uniform(1e4, 9e4), 2),
+            "city": draw.choice(("Bern", "Lima", "Oslo", None)),
+            "joined": f"20{draw.randint(18, 25)}-03-04",
+            "seats": draw.randint(1, 5),
+        }
+        for _ in range(count)
+    ]
+
+
+def stated_and_found(run: Any) -> tuple[str, float]:
+    """The statement of a service, and the largest difference between batches of rows and the rows alone."""
+    with TestClient(make_app(Settings(str(run.path), window_seconds=0))) as client:
+
+        def probabilities(rows: list[dict[str, Any]]) -> np.ndarray[Any, Any]:
+            answer = client.post("/predict", json=rows).json()["predictions"]
+            return np.array([one["probability_gold"] for one in answer])
+
+        while (stated := client.get("/version").json()["models"]["main"]["batching"]) == "being measured":
+            pass
+        rows = rows_of(64)
+        alone = np.concatenate([probabilities([row]) for row in rows])
+        found = 0.0
+        for size in (2, 7, 64):
+            parts = [probabilities(rows[start : start + size]) for start in range(0, 64, size)]
+            found = max(found, float(np.abs(np.concatenate(parts) - alone).max()))
+    return stated, found
+
+
+@pytest.mark.parametrize("name", [*TREES, *OTHERS])
+def test_a_statement_about_batches_is_true(name: str, tmp_path: Path) -> None:
+    table = write_customers(tmp_path / "customers.csv")
+    base = config(table, name)
+    base["data"]["impute"] = "median"
+    if name in OTHERS:
+        base["model"] = OTHERS[name]
+    if name in ("mlp", "keras"):
+        base["training"]["epochs"] = 1
+    run = trainwright.train(base, runs_dir=tmp_path / "runs", quiet=True)
+    stated, found = stated_and_found(run)
+    print(name, stated, found)
+    if name in TREES:
+        assert stated == "bitwise"
+    if stated.startswith("bitwise"):
+        assert found == 0.0
+    else:
+        # Measured on other rows: rounding of the same size.
+        bound = re.fullmatch(r"differs up to (\S+)", stated)
+        assert bound, stated
+        assert found <= 4 * float(bound[1])
