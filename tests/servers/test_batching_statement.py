@@ -19,7 +19,8 @@ from trainwright.servers.service.settings import Settings
 pytestmark = pytest.mark.timeout(200)
 TREES = ["lightgbm", "xgboost", "catboost"]
 OTHERS = {
-    "logistic": {"type": "linear", "framework": "sklearn"},
+    "logistic": {"type": "logistic_regression", "framework": "sklearn"},
+    "neighbors": {"type": "knn", "framework": "sklearn"},
     "forest": {"type": "random_forest", "params": {"n_estimators": 12}},
     "mlp": {"type": "mlp"},
     "keras": {"type": "mlp", "framework": "keras"},
@@ -40,17 +41,16 @@ def rows_of(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def stated_and_found(run: Any) -> tuple[str, float]:
+def stated_and_found(run: Any, rows: list[Any], key: str = "rows") -> tuple[str, float]:
     """The statement of a service, and the largest difference between batches of rows and the rows alone."""
     with TestClient(make_app(Settings(str(run.path), window_seconds=0))) as client:
 
-        def probabilities(rows: list[dict[str, Any]]) -> np.ndarray[Any, Any]:
-            answer = client.post("/predict", json=rows).json()["predictions"]
-            return np.array([one["probability_gold"] for one in answer])
+        def probabilities(rows: list[Any]) -> np.ndarray[Any, Any]:
+            answer = client.post("/predict", json={key: rows}).json()["predictions"]
+            return np.array([[one[name] for name in one if name != "prediction"] for one in answer])
 
         while (stated := client.get("/version").json()["models"]["main"]["batching"]) == "being measured":
             pass
-        rows = rows_of(64)
         alone = np.concatenate([probabilities([row]) for row in rows])
         found = 0.0
         for size in (2, 7, 64):
@@ -69,10 +69,30 @@ def test_a_statement_about_batches_is_true(name: str, tmp_path: Path) -> None:
     if name in ("mlp", "keras"):
         base["training"]["epochs"] = 1
     run = trainwright.train(base, runs_dir=tmp_path / "runs", quiet=True)
-    stated, found = stated_and_found(run)
-    print(name, stated, found)
+    stated, found = stated_and_found(run, rows_of(64))
     if name in TREES:
         assert stated == "bitwise"
+    check(stated, found)
+
+
+def test_a_statement_about_a_convolution_is_true(tmp_path: Path) -> None:
+    run = trainwright.train(
+        {
+            "experiment": "digits",
+            "data": {"type": "digits"},
+            "model": {"type": "cnn", "filters": [8], "hidden": [16]},
+            "training": {"max_steps": 5, "threads": 1},
+        },
+        runs_dir=tmp_path / "runs",
+        quiet=True,
+    )
+    rows = np.random.default_rng(1).normal(size=(64, 1, 8, 8)).tolist()
+    check(*stated_and_found(run, rows, "inputs"))
+
+
+def check(stated: str, found: float) -> None:
+    """Compare a statement with what was found."""
+    print(stated, found)
     if stated.startswith("bitwise"):
         assert found == 0.0
     else:

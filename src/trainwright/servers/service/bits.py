@@ -13,6 +13,7 @@ import numpy as np
 from trainwright.exporters.certificates.inputs import inputs_of
 from trainwright.exporters.certificates.samples import edge_rows
 from trainwright.inference.bad_rows import count_of, take
+from trainwright.inference.predictor import Predictor
 from trainwright.plugins import task_for
 from trainwright.records.artifact import ArtifactDir
 from trainwright.servers.service.served import ServedModel
@@ -50,7 +51,7 @@ class Batching:
             return f"not measured ({type(error).__name__})"
 
     async def _measured(self, model: ServedModel) -> str:
-        rows = edge_rows(model.predictor, inputs_of(model.predictor), within=True).rows
+        rows = _examples(model.predictor)
         count = min(ROWS, count_of(rows))
         alone = [await self._outputs(model, rows, np.array([row])) for row in range(count)]
         expected, difference = np.concatenate(alone), 0.0
@@ -62,6 +63,15 @@ class Batching:
     async def _outputs(self, model: ServedModel, rows: Any, ids: Ids) -> Array:
         found: Array = await self._ask(partial(model.predictor.outputs, take(rows, ids)), 1)
         return found
+
+
+def _examples(predictor: Predictor) -> Any:
+    """Return rows to predict: synthetic ones, of arrays of numbers random ones."""
+    inputs = inputs_of(predictor)
+    if predictor.preparation is None and all(one.dtype.startswith("float") for one in inputs):
+        draw = np.random.default_rng(0)
+        return {one.name: draw.normal(size=(ROWS, *one.shape)).astype(one.dtype) for one in inputs}
+    return edge_rows(predictor, inputs, within=True).rows
 
 
 def _batches(count: int) -> Iterator[Ids]:
