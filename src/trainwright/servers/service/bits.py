@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from trainwright.datasets.tables.table import Table
 from trainwright.exporters.certificates.inputs import inputs_of
 from trainwright.exporters.certificates.samples import edge_rows
 from trainwright.inference.bad_rows import count_of, take
@@ -71,7 +73,8 @@ def _examples(predictor: Predictor) -> Any:
     if predictor.preparation is None and all(one.dtype.startswith("float") for one in inputs):
         draw = np.random.default_rng(0)
         return {one.name: draw.normal(size=(ROWS, *one.shape)).astype(one.dtype) for one in inputs}
-    return edge_rows(predictor, inputs, within=True).rows
+    rows = edge_rows(predictor, inputs, within=True).rows
+    return replace(rows, is_derived=True) if isinstance(rows, Table) else rows
 
 
 def _batches(count: int) -> Iterator[Ids]:
