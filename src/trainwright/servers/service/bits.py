@@ -94,7 +94,7 @@ def _largest(found: Array, expected: Array) -> float:
 
 def _in_words(model: ServedModel, difference: float, rows: int) -> str:
     if difference:
-        return f"differs up to {difference:.1g}"
+        return f"differs up to {difference:.1g} on {rows} example rows"
     # A model that is called with all rows, each by itself; what an exported model does is not known.
     is_by_row = model.predictor.model.rows_together == 1 and not isinstance(model.predictor.run, ArtifactDir)
     return "bitwise" if is_by_row else f"bitwise on {rows} example rows"
