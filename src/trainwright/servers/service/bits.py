@@ -27,7 +27,7 @@ _PATIENCE = 2.0  # seconds that `/version` waits
 
 
 class Batching:
-    """What is known of the batches of models: measured when it is asked for, in the thread of the model.
+    """The statements about the batches of models: measured when one is asked for, in the thread of the model.
 
     Args:
         ask: Calls a function in that thread; gets the rows that this counts for.

@@ -34,7 +34,7 @@ Ask = Callable[[Any, int], Awaitable[Any]]
 
 
 class _Prepared(NamedTuple):
-    """What explanations by one model need.
+    """The background rows of a model, and their predictions.
 
     Attributes:
         background: The background rows, as many as are used.
