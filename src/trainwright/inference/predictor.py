@@ -14,8 +14,9 @@ import numpy as np
 from trainwright.datasets.base import DataBundle, Split
 from trainwright.datasets.samples.arrays import Arrays, rows_from
 from trainwright.datasets.tables.arrow import as_pandas
-from trainwright.datasets.tables.preparation import AnyPreparation, from_json
+from trainwright.datasets.tables.preparation import AnyPreparation, TabularPreparation, from_json
 from trainwright.datasets.tables.ranges import UnusualValues
+from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.datasets.texts import tokenizers
 from trainwright.datasets.texts.preparation import TextPreparation
 from trainwright.datasets.texts.tokenizers import Tokenizer
@@ -248,6 +249,12 @@ class Predictor:
     def encoded_targets(self, given: Mapping[str, Any]) -> Array:
         """Return targets, by the names of their columns, as metrics take them; see `labeled`."""
         return encoded_targets(given, self._rows)
+
+    @property
+    def column_names(self) -> list[str]:
+        """The columns of tables that the model learned from, those of feature steps included; else none."""
+        own = self._preparation
+        return list(own.column_names) if isinstance(own, TabularPreparation | RawPreparation) else []
 
     @property
     def watched_targets(self) -> list[str]:

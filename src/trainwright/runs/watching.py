@@ -11,9 +11,14 @@ from typing import Any
 import numpy as np
 
 from trainwright.datasets.base import DataBundle
+from trainwright.datasets.samples.arrays import is_frame
 from trainwright.datasets.tables.table import Table
 from trainwright.errors import InputError, TrainwrightError
+from trainwright.exporters.certificates.inputs import inputs_of
+from trainwright.exporters.certificates.samples import edge_rows
 from trainwright.inference.predictor import Predictor
+from trainwright.monitoring import background
+from trainwright.monitoring.background import Background
 from trainwright.monitoring.reference import FILE, Reference
 from trainwright.records.artifact import ArtifactDir
 from trainwright.records.decision import journalled_decisions
@@ -69,9 +74,11 @@ def reference_of(run: RunDir, predictor: Predictor, data: Any = None, *, trust: 
         return Reference.from_json(kept)
     bundle = bundle_with_rows(run, predictor, data, trust=trust)
     log.info("drift: the thresholds are computed from the training rows, once")
+    columns = training_columns(predictor, bundle)
+    keep_background(run, predictor, columns)
     made = Reference.of(
         run.id,
-        training_columns(predictor, bundle),
+        columns,
         _held_out(predictor, bundle),
         predictor.watched_targets,
         predictor.config.experiment.seed,
@@ -84,6 +91,45 @@ def reference_of(run: RunDir, predictor: Predictor, data: Any = None, *, trust: 
             "%s cannot be written (%s): the next command makes it again", run.path / FILE, error.strerror
         )
     return made
+
+
+def keep_background(
+    run: RunDir, predictor: Predictor, columns: Mapping[str, Array] | None = None, *, trust: bool = False
+) -> None:
+    """Keep some training rows of a run of a table, as the background of explanations.
+
+    Args:
+        run: The run.
+        predictor: Its model.
+        columns: The columns of its training rows; default: they are read from its own data.
+        trust: Whether the user trusts the run.
+
+    Raises:
+        InputError: The run's data are gone, have changed or are not given.
+    """
+    if not predictor.column_names or (run.path / background.FILE).is_file():
+        return
+    if columns is None:
+        columns = training_columns(predictor, bundle_with_rows(run, predictor, trust=trust))
+    own = {name: columns[name] for name in predictor.column_names if name in columns}
+    try:
+        run.write_json(background.FILE, Background.of(own, predictor.config.experiment.seed).to_json())
+    except OSError as error:
+        log.warning("%s cannot be written (%s)", run.path / background.FILE, error.strerror)
+
+
+def background_of(run: RunDir, predictor: Predictor) -> Background | None:
+    """Return the background rows that a run keeps, None if it keeps none; of an exported model, edge rows.
+
+    Raises:
+        CheckpointError: They are damaged.
+    """
+    if isinstance(run, ArtifactDir):
+        edges = edge_rows(predictor, inputs_of(predictor), within=True).rows
+        columns = {name: edges[name].to_numpy() for name in edges} if is_frame(edges) else edges.columns
+        return Background.of(columns, predictor.config.experiment.seed, "synthetic rows")
+    kept = run.read_json(background.FILE)
+    return Background.from_json(kept) if kept else None
 
 
 def _of_artifact(artifact: ArtifactDir) -> Reference:

@@ -28,7 +28,9 @@ from trainwright.inference.predictor import Predictor
 from trainwright.plugins import task_for
 from trainwright.servers.service import documentation
 from trainwright.servers.service.batching import Batcher, Job
+from trainwright.servers.service.bits import Batching
 from trainwright.servers.service.errors import RequestError, malformed
+from trainwright.servers.service.explaining import Explaining
 from trainwright.servers.service.feedback import Feedback, is_supported
 from trainwright.servers.service.feedback_store import Store
 from trainwright.servers.service.forms.base import JSON, Rows
@@ -67,6 +69,8 @@ class Service:
             max_waiting=settings.max_waiting,
             timeout=settings.timeout,
         )
+        self._batching = Batching(self.batcher.ask)
+        self._explaining = Explaining(self.batcher.ask, self.ask, settings.timeout)
         self.shadow = Shadow(self.models, self.batcher, self.metrics)
         self.watch, self.feedback = self._watch(), self._feedback()
         request_log = settings.log and RequestLog(settings.log, settings.log_sample, settings.log_without)
@@ -102,11 +106,8 @@ class Service:
         if not settings.feedback_rows or settings.state is None or not is_supported(self.models.main):
             return None
 
-        def read(request: Request) -> Awaitable[bytes]:
-            return read_body(request, settings.max_body)
-
         store = Store(settings.state, settings.feedback_rows)
-        return Feedback(self.models, store, self.metrics, read, settings.log)
+        return Feedback(self.models, store, self.metrics, self.body, settings.log)
 
     def _answer(self, jobs: Sequence[Job]) -> Sequence[Any]:
         """Answer jobs of one model, in the thread of the queue."""
@@ -146,12 +147,24 @@ class Service:
         """Return the body of a request; see `read_body`."""
         return await read_body(request, self.settings.max_body, self.settings.timeout)
 
+    async def explain(self, request: Request) -> Response:
+        """Answer a request for explanations of predictions."""
+        identifier = _identifier(request)
+        model = self.models.for_request(identifier)
+        body = await self.body(request)
+        rows = await _read(model, body, _content_type(request.headers.get("content-type", "")))
+        found = await self._explaining.explain(model, rows, request.query_params)
+        return _json({**found, "id": identifier, "run": model.predictor.run.id})
+
     def own_routes(self) -> Sequence[tuple[str, str, Endpoint]]:
         """Return the routes that depend on the task of the model."""
         if not task_for(self.models.main.predictor.info).generates_text:
-            labels = self.feedback
-            more = labels and [("POST", "/feedback", labels.post), ("GET", "/quality", labels.show)]
-            return [("POST", "/predict", self.predict), *(more or ())]
+            own: list[tuple[str, str, Endpoint]] = [("POST", "/predict", self.predict)]
+            if (labels := self.feedback) is not None:
+                own += [("POST", "/feedback", labels.post), ("GET", "/quality", labels.show)]
+            if documentation.explains(self.models.main):
+                own.append(("POST", "/explain", self.explain))
+            return own
 
         def model_of(request: Request) -> tuple[Predictor, str]:
             model = self.models.for_request(_identifier(request))
@@ -210,7 +223,10 @@ class Service:
 
     async def version(self, request: Request) -> Response:  # noqa: ARG002
         """Say what is served."""
-        models = {role: documentation.description(one) for role, one in self.models.by_role.items()}
+        models = {
+            role: {**documentation.description(one), "batching": await self._batching.statement(one)}
+            for role, one in self.models.by_role.items()
+        }
         return _json({"trainwright": VERSION, "models": models})
 
     async def drift(self, request: Request) -> Response:  # noqa: ARG002

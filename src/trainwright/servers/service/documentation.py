@@ -35,6 +35,9 @@ def openapi(model: ServedModel, title: str, *, needs_key: bool) -> dict[str, Any
         own, schemas = {"/predict": {"post": _predict(model)}}, {"Predictions": _predictions(model)}
         if is_supported(model):
             own |= _FEEDBACK
+        if explains(model):
+            own["/explain"] = {"post": _explain(own["/predict"]["post"])}
+            schemas["Explanations"] = _EXPLANATIONS
     plain = {"200": {"description": "OK"}}
     return {
         "openapi": "3.1.0",
@@ -128,6 +131,34 @@ def _predict(model: ServedModel) -> dict[str, Any]:
                 code: {"description": text, "content": {JSON: {"schema": error}}}
                 for code, text in problems.items()
             },
+        },
+    }
+
+
+def explains(model: ServedModel) -> bool:
+    """Return whether the predictions of a model can be explained by columns of a table."""
+    task = task_for(model.predictor.info)
+    return bool(model.predictor.column_names) and not (task.sums or task.gives_masks)
+
+
+def _explain(predict: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of `POST /explain`, which takes the bodies of `POST /predict`."""
+    schema = {"schema": {"$ref": "#/components/schemas/Explanations"}}
+    output = {
+        "name": "output",
+        "in": "query",
+        "schema": {"type": "string"},
+        "description": "The number to explain, such as `probability_gold`; the default is the probability of "
+        "the class that is predicted, or the value.",
+    }
+    return {
+        **predict,
+        "summary": "Explain predictions",
+        "description": "The contribution of each column to the prediction for each row (Shapley values).",
+        "parameters": [output],
+        "responses": {
+            **predict["responses"],
+            "200": {"description": "The explanations, in the order of the rows.", "content": {JSON: schema}},
         },
     }
 
@@ -236,4 +267,35 @@ _ERROR: dict[str, Any] = {
             "required": ["code", "message"],
         }
     },
+}
+_BY_COLUMN: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "number"}}
+_EXPLANATIONS: dict[str, Any] = {
+    "type": "object",
+    "title": "Explanations",
+    "properties": {
+        "explanations": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "explained": {"type": "string", "description": "the number that is explained"},
+                    "base": {"type": "number", "description": "its mean for the background rows"},
+                    "contributions": {
+                        **_BY_COLUMN,
+                        "description": "what each column adds: base + their sum is the number",
+                    },
+                    "standard_error": {**_BY_COLUMN, "type": ["object", "null"]},
+                },
+            },
+        },
+        "method": {"type": "string", "enum": ["exact", "permutations"]},
+        "background": {
+            "type": "object",
+            "properties": {"rows": {"type": "integer"}, "of": {"type": "string"}},
+        },
+        "predicted_rows": {"type": "integer"},
+        "id": {"type": "string"},
+        "run": {"type": "string"},
+    },
+    "required": ["explanations", "id", "run"],
 }

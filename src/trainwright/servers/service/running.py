@@ -20,12 +20,13 @@ from uvicorn.supervisors import Multiprocess
 
 from trainwright.api import load
 from trainwright.errors import InputError, TrainwrightError
+from trainwright.monitoring.background import FILE as BACKGROUND
 from trainwright.monitoring.reference import FILE
 from trainwright.plugins import task_for
 from trainwright.records.artifact import ArtifactDir
 from trainwright.records.listing import has_model
 from trainwright.runs.lookup import find
-from trainwright.runs.watching import reference_of
+from trainwright.runs.watching import keep_background, reference_of
 from trainwright.servers.service.metrics import MULTIPROCESS
 from trainwright.servers.service.settings import Settings
 
@@ -105,10 +106,7 @@ def run(settings: Settings, say: Callable[[str, str | None], None]) -> None:
 
 @contextmanager
 def _references(settings: Settings) -> Iterator[None]:
-    """Make the references of the models, which drift is measured against, in a process of its own."""
-    if not settings.window_seconds:
-        yield
-        return
+    """Make what drift is measured against, and explanations are relative to, in a process of its own."""
     maker = get_context("spawn").Process(target=make_references, args=(settings,), daemon=True)
     maker.start()
     try:
@@ -119,17 +117,18 @@ def _references(settings: Settings) -> Iterator[None]:
 
 
 def make_references(settings: Settings) -> None:
-    """Make the references that the runs do not keep yet; a run without its data gets none, and a warning."""
+    """Make the references and backgrounds that the runs do not keep yet; a run without its data gets none."""
     for name in (settings.model, *(name for name, _ in settings.shares)):
         try:
             found = find(name, settings.runs_dir, has_model)
-            if isinstance(found, ArtifactDir) or found.read_json(FILE):
+            if isinstance(found, ArtifactDir) or (found.read_json(FILE) and found.read_json(BACKGROUND)):
                 continue
             predictor = load(found.path, runs_dir=settings.runs_dir, trust=settings.trust)
-            if not task_for(predictor.info).sums:
+            if settings.window_seconds and not task_for(predictor.info).sums:
                 reference_of(found, predictor, trust=settings.trust)
+            keep_background(found, predictor, trust=settings.trust)
         except TrainwrightError as error:
-            log.warning("drift of %s is not watched: %s", name, error)
+            log.warning("drift of %s is not watched, nor are its predictions explained: %s", name, error)
 
 
 def _bound(host: str, port: int, option: str) -> socket.socket:
