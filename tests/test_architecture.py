@@ -90,6 +90,7 @@ SHARED = (
     "tasks.support",
     "trackers.feed",
     "callbacks",
+    "servers.service",
     "exporters.certificates",
     "exporters.opened",
     "exporters.prepared",
