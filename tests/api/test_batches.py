@@ -292,7 +292,7 @@ def test_columns_that_folders_name_are_there(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(pd.concat(apart, ignore_index=True), together, check_dtype=False)
 
 
-@pytest.mark.slow
+@pytest.mark.services
 def test_several_processes_write_the_same_bytes(run: str, data: Path, tmp_path: Path) -> None:
     one = trainwright.predict_files(run, data, tmp_path / "one", keep=["id"])
     (data / "b" / "bad.parquet").write_bytes(b"PAR1 no")
@@ -308,7 +308,7 @@ def children() -> list[int]:
     return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
 
 
-@pytest.mark.slow
+@pytest.mark.services
 def test_a_process_that_is_killed_ends_the_command(run: str, data: Path, tmp_path: Path) -> None:
     before = {*children()}
 
@@ -328,7 +328,7 @@ def test_a_process_that_is_killed_ends_the_command(run: str, data: Path, tmp_pat
     assert contents(out) == contents(tmp_path / "whole")
 
 
-@pytest.mark.slow
+@pytest.mark.services
 def test_processes_end_with_the_one_that_started_them(run: str, data: Path, tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import os, signal, sys

@@ -78,10 +78,7 @@ COMMANDS = {
     "a command of another tool": (["fit", "c.yaml"], "Write `trainwright train CONFIG`"),
     "a command typo": (["evalute", "last"], "Did you mean 'evaluate'?"),
     "a command of a group": (["list"], "Write `trainwright runs list`"),
-    "a command like an internal one": (
-        ["serve", "last"],
-        "Write `trainwright export RUN FOLDER --format mlflow`, then `mlflow models serve -m FOLDER",
-    ),
+    "a command of a server": (["deploy", "last"], "Write `trainwright package RUN -o FOLDER`"),
     "an option like a security option": (["resume", "--last"], "write `trainwright resume last`"),
     "a security option typed wrongly": (
         ["resume", "last", "--trst"],

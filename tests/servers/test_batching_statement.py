@@ -16,7 +16,7 @@ from customers import config, write_customers
 from trainwright.servers.service.app import make_app
 from trainwright.servers.service.settings import Settings
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = [pytest.mark.timeout(200), pytest.mark.services]
 TREES = ["lightgbm", "xgboost", "catboost"]
 OTHERS = {
     "logistic": {"type": "logistic_regression", "framework": "sklearn"},

@@ -50,7 +50,7 @@ def yaml_of(path: Path) -> Any:
     return YAML(typ="safe", pure=True).load(path.read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.services
 class TestOwn(ServerSuite):
     server = OwnServer
     to = "trainwright"

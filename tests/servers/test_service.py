@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 
 import trainwright
 from customers import NEW, config, write_customers
-from trainwright.errors import InputError, RunNotFoundError
+from trainwright.errors import DataError, InputError, RunNotFoundError
 from trainwright.runs.run import Run
 from trainwright.servers.service.app import make_app
 from trainwright.servers.service.batching import Batcher, Job
@@ -571,3 +571,13 @@ class TestQueue:
         batcher = Batcher(answer, max_batch=1, batch_seconds=0, max_waiting=6, timeout=60)
         batcher.start()
         asyncio.run(check())
+
+
+def test_rows_are_read_as_they_would_be_alone(run: Run, expected: pd.DataFrame) -> None:
+    """A number in a column of texts is read in the same way, whoever asks beside it."""
+    form = make_app(Settings(str(run.path))).state.service.models.main.form
+    alone = form.read(json.dumps([{**NEW[0], "city": 5.0}]).encode(), "", None)
+    other = form.read(json.dumps(NEW).encode(), "", None)
+    with pytest.raises(DataError):
+        form.quick([alone.content, other.content])
+    assert form.quick([alone.content])[0]["city"] == 5.0

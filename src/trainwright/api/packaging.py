@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 import tempfile
@@ -13,20 +14,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trainwright.api.formats import check_target, framework_of_run
 from trainwright.api.results import load_for
 from trainwright.config.words import nearest
-from trainwright.errors import DifferentArtifactError, InputError
+from trainwright.errors import DifferentArtifactError, InputError, TrainwrightError
 from trainwright.integrations.foreign import refuse_foreign_run
-from trainwright.plugins import adapter, adapters, names
+from trainwright.plugins import adapter, adapters, names, task_for
 from trainwright.records.artifact import ArtifactDir, certificate_of, read_certificate, record_export
 from trainwright.records.certificate import Certificate
 from trainwright.records.listing import has_model
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.lookup import RunName, find
+from trainwright.runs.watching import artifact_reference, carry_reference, reference_of
 from trainwright.runs.workdir import working_directory, working_for
 from trainwright.safe_files import usable_path
 
 if TYPE_CHECKING:
+    from trainwright.inference.predictor import Predictor
     from trainwright.servers.base import Server
 
+log = logging.getLogger("trainwright")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # of a service in Kubernetes, with room for endings
 _MOST = 100  # replicas
 SUMS = "SHA256SUMS"
@@ -147,8 +151,19 @@ def _exported(found: RunDir, to: str, server: type[Server], folder: Path, *, tru
                 raise
             refusals.append(f"{form}: {str(error).splitlines()[0]}")
         else:
+            _carry_reference(found, predictor, target, trust=trust)
             return _without_folders(target)
     raise InputError("\n  ".join([f"--to {to} takes none of the formats that hold this model:", *refusals]))
+
+
+def _carry_reference(found: RunDir, predictor: Predictor, artifact: Path, *, trust: bool) -> None:
+    """Put the reference of a run beside its artifact, so that the service watches drift."""
+    try:
+        if not task_for(predictor.info).sums:
+            reference_of(found, predictor, trust=trust)
+        carry_reference(found, artifact)
+    except TrainwrightError as error:
+        log.warning("the package will not watch drift: %s", error)
 
 
 def _copied(found: ArtifactDir, to: str, server: type[Server], folder: Path) -> Path:
@@ -178,6 +193,8 @@ def _copied(found: ArtifactDir, to: str, server: type[Server], folder: Path) -> 
         for part in (*parts_of(found.path), reader_of(found.path), certificate_of(found.path)):
             if part.exists():
                 shutil.copyfile(part, target.with_name(part.name))
+    if (reference := artifact_reference(found.path)).exists():
+        shutil.copyfile(reference, artifact_reference(target))
     return _without_folders(target)
 
 

@@ -52,11 +52,10 @@ _OTHER_COMMANDS = {
         "study trials trial": "`trainwright studies list`, then `trainwright studies show STUDY`",
         "verify rerun replay": "trainwright reproduce RUN",
         "shap importance interpret explainability": "trainwright explain RUN",
-        "save convert package": "trainwright export RUN PATH",
-        "serve deploy serving endpoint predict-server": (
-            "`trainwright export RUN FOLDER --format mlflow`, then `mlflow models serve -m FOLDER "
-            "--env-manager local`"
-        ),
+        "save convert": "trainwright export RUN PATH",
+        "serving endpoint predict-server": "trainwright serve RUN",
+        "deploy dockerize containerize": "trainwright package RUN -o FOLDER",
+        "watch": "trainwright monitor URL",
         "bench compare-models leaderboard": "trainwright benchmark CONFIG --models NAME,NAME",
         "env devices": "trainwright doctor",
         "version": "trainwright --version",

@@ -38,7 +38,9 @@ _SHOWN = 10  # columns of a table
 @options.runs_dir
 @options.as_json
 def drift(run: str, file: str | None, as_json: bool, **how: Any) -> None:
-    """Compare the rows of FILE with the training rows of RUN; exit with code 3 if they have drifted.
+    """Compare the rows of FILE with the training rows of RUN.
+
+    The exit code is 3 if they have drifted.
 
     FILE is a table as `predict` takes it. Each column is compared, and so are the predictions. The thresholds
     are calibrated on the training rows, for the number of columns and rows. The run keeps what it needs for
@@ -57,13 +59,13 @@ def drift(run: str, file: str | None, as_json: bool, **how: Any) -> None:
 )
 @click.option("--window", type=click.IntRange(min=1), help="The rows of a window of a LOG.  [default: 1000]")
 @click.option("--alarm-rate", type=float, default=0.01, show_default=True, help="For a LOG, as in `drift`.")
-@click.option("--key-file", type=click.Path(exists=True, dir_okay=False), help="The file of the API key.")
+@click.option("--key-file", type=click.Path(dir_okay=False), help="The file of the API key.")
 @click.option("--alerts", metavar="FILE", help="Write alert rules for Prometheus, too.")
 @options.trust
 @options.runs_dir
 @options.as_json
 def monitor(source: str | None, key_file: str | None, alerts: str | None, as_json: bool, **how: Any) -> None:
-    """Write a page of a model in use: drift, distributions and latency, window by window.
+    """Write a page of drift and latency of a model in use.
 
     URL is a running service. LOG is a table of served rows (a file, or a folder of them) with the columns of
     the predictions, or what `trainwright drift --json` printed (a .json file).
@@ -72,7 +74,7 @@ def monitor(source: str | None, key_file: str | None, alerts: str | None, as_jso
         raise click.UsageError("give the URL of a service or a LOG, or --alerts FILE")
     written: dict[str, str] = {}
     if source is not None:
-        key = None if key_file is None else Path(key_file).read_text(encoding="utf-8").strip()
+        key = None if key_file is None else options.key_in(Path(key_file))
         written["page"] = str(trainwright.monitor(source, key=key, **how))
     if alerts is not None:
         written["alerts"] = str(trainwright.alert_rules(alerts))

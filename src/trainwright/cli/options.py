@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from trainwright.errors import InputError
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 # How a file of rows is read, other than the run's own data.
@@ -111,3 +113,18 @@ def quiet(command: Command) -> Command:
     """Add `--quiet`: no progress, and only the warnings of the log."""
     text = "No progress and no notes: only warnings, and the result."
     return click.option("-q", "--quiet", is_flag=True, callback=_silence, help=text)(command)
+
+
+def key_in(file: Path) -> str:
+    """Return the key in a file.
+
+    Raises:
+        InputError: The file cannot be read, or holds none.
+    """
+    try:
+        key = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--key-file {file} cannot be read: {error}") from None
+    if not key:
+        raise InputError(f"--key-file {file} is empty: it must hold the key")
+    return key

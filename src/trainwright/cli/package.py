@@ -47,10 +47,10 @@ def package(
     runs_dir: str | None,
     as_json: bool,
 ) -> None:
-    """Write a folder that serves a model: by containers, in Kubernetes, or by a script.
+    """Write a folder that serves a model.
 
-    It stands alone: the model and its certificate, requirements with hashes, a load balancer, monitoring, and
-    a README for operators.
+    It serves by containers, in Kubernetes, or by a script, and stands alone: the model and its certificate,
+    requirements with hashes, a load balancer, monitoring, and a README for operators.
     """
     if output.exists() and not force:
         raise click.BadParameter(

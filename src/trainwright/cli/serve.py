@@ -10,7 +10,6 @@ import click
 
 from trainwright.cli import options
 from trainwright.cli.errors import to_stderr
-from trainwright.errors import InputError
 
 _KEY = "TRAINWRIGHT_API_KEY"
 
@@ -242,12 +241,4 @@ def _key(file: Path | None) -> str | None:
     Raises:
         InputError: The file cannot be read, or holds none.
     """
-    if file is None:
-        return os.environ.get(_KEY) or None
-    try:
-        key = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--key-file {file} cannot be read: {error}") from None
-    if not key:
-        raise InputError(f"--key-file {file} is empty: it must hold the key")
-    return key
+    return os.environ.get(_KEY) or None if file is None else options.key_in(file)

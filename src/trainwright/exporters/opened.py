@@ -91,7 +91,7 @@ class ArtifactPredictor(Predictor):
     """
 
     def __init__(self, directory: ArtifactDir, open_model: Callable[[Path], reader.Model]) -> None:
-        known = directory.certificate
+        known = self._certificate = directory.certificate
         self._inputs = [
             Input(one["name"], one["dtype"], tuple(one["shape"]), one["content"], one["reads"])
             for one in known.inputs
@@ -112,6 +112,11 @@ class ArtifactPredictor(Predictor):
             self._refuse,
             Path.cwd,
         )
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run that the model was exported from."""
+        return str(self._certificate.run["id"])
 
     def _loaded(self, inputs: ModelInputs) -> Model:
         names = {self._prefix + one.name: one.name for one in self._inputs}

@@ -136,6 +136,11 @@ class Predictor:
         return self._run
 
     @property
+    def run_id(self) -> str:
+        """The id of the run that trained the model."""
+        return self._run.id
+
+    @property
     def framework(self) -> type[Framework]:
         """The framework of the model."""
         return self._framework

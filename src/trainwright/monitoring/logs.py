@@ -21,7 +21,7 @@ from trainwright.monitoring.reference import Reference
 from trainwright.monitoring.sketches import Window
 from trainwright.types import Array
 
-TIME, SECONDS, REQUEST = "time", "seconds", "request_id"
+TIME, SECONDS = "_time", "_seconds"  # beside the columns of the rows, as a service writes them
 ROWS = 1000  # of a window
 _MOST = 1000  # windows
 

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from trainwright.plugins import adapter
 from trainwright.records.certificate import Certificate
+from trainwright.runs.watching import artifact_reference
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class Package:
             The path of the artifact there.
         """
         if self.artifact.is_dir():
+            if (reference := artifact_reference(self.artifact)).exists():
+                shutil.copyfile(reference, artifact_reference(target))
             return shutil.copytree(self.artifact, target)
         shutil.copytree(self.artifact.parent, target)
         return target / self.artifact.name

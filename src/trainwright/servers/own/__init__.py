@@ -42,7 +42,10 @@ class OwnServer(Server):
             "8000",
             *flags,
         ]
-        write_image(folder, package, start, port=8000, health="/health", options=["--key-file", _KEY])
+        beside = [one.name for one in folder.glob("model.reference.json")]
+        write_image(
+            folder, package, start, port=8000, health="/health", copied=beside, options=["--key-file", _KEY]
+        )
         size = package.model_bytes / _MIB
         values = {
             "model": artifact,

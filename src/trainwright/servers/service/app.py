@@ -126,9 +126,9 @@ class Service:
             self.metrics.reloads.labels("failed").inc()
             return
         if old is not None:
-            self.metrics.model.labels(old.name, old.predictor.run.id, role).set(0)
+            self.metrics.model.labels(old.name, old.predictor.run_id, role).set(0)
             self.metrics.reloads.labels("loaded").inc()
-        self.metrics.model.labels(new.name, new.predictor.run.id, role).set(1)
+        self.metrics.model.labels(new.name, new.predictor.run_id, role).set(1)
 
     async def predict(self, request: Request) -> Response:
         """Answer a request for predictions."""
@@ -141,7 +141,7 @@ class Service:
         asked = Asked(model, rows, threshold, is_lenient)
         answer = await self.answer(identifier, asked, lambda other: other.form.read(body, *kind), began)
         found = _predictions(answer, by_column=rows.by_column)
-        return _json({**found, "id": identifier, "run": model.predictor.run.id})
+        return _json({**found, "id": identifier, "run": model.predictor.run_id})
 
     async def body(self, request: Request) -> bytes:
         """Return the body of a request; see `read_body`."""
@@ -154,7 +154,7 @@ class Service:
         body = await self.body(request)
         rows = await _read(model, body, _content_type(request.headers.get("content-type", "")))
         found = await self._explaining.explain(model, rows, request.query_params)
-        return _json({**found, "id": identifier, "run": model.predictor.run.id})
+        return _json({**found, "id": identifier, "run": model.predictor.run_id})
 
     def own_routes(self) -> Sequence[tuple[str, str, Endpoint]]:
         """Return the routes that depend on the task of the model."""

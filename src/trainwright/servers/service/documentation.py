@@ -20,7 +20,7 @@ def description(model: ServedModel) -> dict[str, Any]:
     predictor = model.predictor
     return {
         "name": model.name,
-        "run": predictor.run.id,
+        "run": predictor.run_id,
         "identity": model.identity,
         "task": predictor.info.task,
         "classes": None if predictor.info.classes is None else [str(one) for one in predictor.info.classes],
@@ -106,7 +106,7 @@ def _predict(model: ServedModel) -> dict[str, Any]:
     }
     return {
         "summary": f"Predict {form.noun}",
-        "description": f"Predictions of run {model.predictor.run.id} ({model.predictor.info.task}).",
+        "description": f"Predictions of run {model.predictor.run_id} ({model.predictor.info.task}).",
         "parameters": [
             {
                 "name": "threshold",

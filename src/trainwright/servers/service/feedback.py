@@ -114,7 +114,7 @@ class Feedback:
 
     def take(self, model: ServedModel, rows: Any, records: Sequence[Record]) -> None:  # noqa: ARG002
         """Take answers; they are written together."""
-        run = model.predictor.run.id
+        run = model.predictor.run_id
         self._new += [Predicted(one.identifier, run, np.asarray(one.answer.outputs)) for one in records]
 
     def tick(self) -> None:
@@ -227,7 +227,7 @@ class Feedback:
 
         Labels for a run that is not served any more are judged by the main model, and count in no quality.
         """
-        by_run = {one.predictor.run.id: one for one in self._models.by_role.values()}
+        by_run = {one.predictor.run_id: one for one in self._models.by_role.values()}
         model = by_run.get(run or "", self._models.main)
         try:
             targets = _targets(model, [label for one in labels for label in one])
@@ -293,17 +293,17 @@ class Feedback:
         self, model: ServedModel, counts: Mapping[str, tuple[int, int, int]], rows: int | None
     ) -> dict[str, Any]:
         predictor = model.predictor
-        kept, labeled, _ = state = counts.get(predictor.run.id, (0, 0, 0))
-        if (known := self._reports.get((predictor.run.id, rows))) and known[0] == state:
+        kept, labeled, _ = state = counts.get(predictor.run_id, (0, 0, 0))
+        if (known := self._reports.get((predictor.run_id, rows))) and known[0] == state:
             return known[1]
-        outputs, encoded = self._store.labeled(predictor.run.id, rows)
+        outputs, encoded = self._store.labeled(predictor.run_id, rows)
         targets = _decoded_targets(model, encoded)
         result = predictor.run.result()
         own = {} if result is None else result.test_metrics
         expected = {name.removeprefix("test_"): value for name, value in own.items()}
         metrics = wanted_metrics(predictor.config, predictor.info)
         found = {
-            "run": predictor.run.id,
+            "run": predictor.run_id,
             "rows": kept,
             "labels": labeled,
             "used": len(outputs),
@@ -311,7 +311,7 @@ class Feedback:
         }
         if len(self._reports) > _SHOWN:
             self._reports.clear()
-        self._reports[predictor.run.id, rows] = state, found
+        self._reports[predictor.run_id, rows] = state, found
         return found
 
     def _show(self) -> None:

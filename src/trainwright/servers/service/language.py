@@ -186,7 +186,7 @@ class Language:
         if not asked.stream:
             whole = "".join([piece async for piece in text.pieces(self._step)])
             return _json(
-                {"text": whole, "finish_reason": text.ended_by, "usage": text.usage, "run": predictor.run.id}
+                {"text": whole, "finish_reason": text.ended_by, "usage": text.usage, "run": predictor.run_id}
             )
 
         async def events() -> AsyncIterator[Any]:

@@ -128,4 +128,4 @@ class Models:
             log.warning("%s cannot be loaded anew, and the model before answers on: %s", now.name, error)
         else:
             self._changed(role, now, new)
-            log.info("%s is loaded anew: run %s", new.name, new.predictor.run.id)
+            log.info("%s is loaded anew: run %s", new.name, new.predictor.run_id)

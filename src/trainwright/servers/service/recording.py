@@ -188,7 +188,7 @@ class RequestLog:
         columns["_time"] = np.repeat([np.datetime64(int(one.at * 1e6), "us") for one in records], counts)
         columns["_request_id"] = np.repeat(np.array([one.identifier for one in records], object), counts)
         columns["_row"] = np.concatenate([np.arange(1, count + 1) for count in counts])
-        columns["_run"] = np.full(sum(counts), model.predictor.run.id, object)
+        columns["_run"] = np.full(sum(counts), model.predictor.run_id, object)
         columns |= {f"_{name}": cells for name, cells in joined_answers(records).items()}
         table = pa.table({name: _arrow(cells) for name, cells in columns.items()})
         if self._parts and table.schema != self._parts[0].schema:

@@ -58,7 +58,11 @@ class ArrayForm(Form):
                 raise invalid(f"there is no {name!r}; {nearest(name, given)}", None, name)
             try:
                 array = np.asarray(given[name])
-                array = array if array.dtype.kind == np.dtype(spec.dtype).kind else array.astype(spec.dtype)
+                if array.dtype.kind != np.dtype(spec.dtype).kind:
+                    cast = array.astype(spec.dtype)
+                    if cast.dtype.kind in "biu" and array.dtype.kind == "f" and not (cast == array).all():
+                        raise invalid(f"{name}: expected whole numbers ({spec.dtype})", None, name)
+                    array = cast
             except (ValueError, TypeError, OverflowError):
                 raise invalid(f"{name}: expected numbers, in lists of equal lengths", None, name) from None
             if array.shape == tuple(spec.shape):

@@ -14,7 +14,7 @@ from trainwright.datasets.tables.encoders.base import Encoder
 from trainwright.datasets.tables.preparation import TabularPreparation
 from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.datasets.tables.table import Table, nearest
-from trainwright.errors import TrainwrightError
+from trainwright.errors import DataError, TrainwrightError
 from trainwright.inference.predictor import Predictor
 from trainwright.servers.service.errors import invalid, malformed
 from trainwright.servers.service.forms.base import JSON, Form, Rows, decoded
@@ -182,13 +182,18 @@ class TableForm(Form):
         return self._table(dict(zip(self.names, zip(*rows, strict=True), strict=True)))
 
     def quick(self, parts: Sequence[Any]) -> Any:
-        """Return the rows of some requests as mappings; of many rows a table is faster."""
+        """Return the rows of some requests as mappings; of many rows a table is faster.
+
+        Raises:
+            DataError: A column has cells of other kinds in one request than in another, which are not read
+                as they would be alone.
+        """
         rows = [row for part in parts for row in part]
-        return (
-            [dict(zip(self.names, row, strict=True)) for row in rows]
-            if len(rows) <= _FEW
-            else self.joined(parts)
-        )
+        if len(parts) > 1 and any(map(_is_mixed, zip(*rows, strict=True))):
+            raise DataError("numbers in a column of one request, and texts in that of another")
+        if len(rows) > _FEW:
+            return self.joined(parts)
+        return [dict(zip(self.names, row, strict=True)) for row in rows]
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of a body: rows, or columns."""
@@ -244,6 +249,12 @@ def _cell_schema(encoder: Encoder | None) -> dict[str, Any]:
     return found
 
 
+def _is_mixed(cells: Sequence[Any]) -> bool:
+    """Return whether cells are of several kinds, and so read otherwise than those of a part."""
+    kinds = set(map(type, cells))
+    return not (kinds <= _NUMBERS or kinds <= _TEXTS or kinds <= _BOOLEANS)
+
+
 def column_of(cells: Sequence[Any]) -> Array:
     """Return the cells of a JSON column as (rows,); those of a mixture as texts, as in a file.
 
@@ -269,3 +280,4 @@ def _text(cell: Cell) -> str | None:
 
 _NUMBERS = {int, float, type(None)}
 _TEXTS = {str, type(None)}
+_BOOLEANS = {bool, type(None)}

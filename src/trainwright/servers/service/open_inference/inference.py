@@ -57,7 +57,7 @@ def name_of(model: ServedModel) -> str:
 
 def version_of(model: ServedModel) -> str:
     """Return the version of a model: its run."""
-    return model.predictor.run.id
+    return model.predictor.run_id
 
 
 def served(service: Service) -> list[ServedModel]:
