@@ -174,7 +174,7 @@ def test_a_page_of_a_log(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     frame = frame.drop(columns="churned").reset_index(drop=True)
     predicted = trainwright.load(run).predict(frame)
     log = frame.join(predicted).assign(
-        time=pd.date_range("2026-01-01", periods=1500, freq="min"), seconds=0.004, request_id="r"
+        _time=pd.date_range("2026-01-01", periods=1500, freq="min"), _seconds=0.004, _request_id="r"
     )
     Path("log").mkdir()
     log[:700].to_parquet("log/a.parquet")

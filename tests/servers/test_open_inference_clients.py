@@ -20,7 +20,7 @@ from served_runs import WORDS, array_run, image_run, matrix_run, serving, table_
 from trainwright.runs.run import Run
 from trainwright.servers.service.open_inference.messages import CLASSES, SERVICE
 
-pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.timeout(600)]
 SCRIPTS = Path(__file__).parent / "foreign_clients"
 # MLServer 1.7 does not know the texts of pandas 3.
 PACKAGES = ("mlserver>=1.7.1,<2", "pandas>=2,<3", "tritonclient[grpc,http]>=2.60,<3")
@@ -189,7 +189,8 @@ class TestMlserver:
             answer = json.loads(line)
             answers[answer["parameters"]["batch_index"]] = answer["outputs"][0]["data"][0]
         found = [answers[i] for i in range(len(rows))]
-        assert found == trainwright.load(run).predict(rows)["prediction"].tolist()
+        wanted = trainwright.load(run).predict(rows)["prediction"].tolist()
+        assert found == pytest.approx(wanted, rel=1e-5)  # batches of a network differ in the last bits
 
 
 def test_replicas_listen_side_by_side(tmp_path: Path) -> None:

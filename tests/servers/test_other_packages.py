@@ -38,7 +38,7 @@ def yaml_of(path: Path) -> Any:
     return YAML(typ="safe", pure=True).load(path.read_text())
 
 
-@pytest.mark.services
+@pytest.mark.soak
 class TestTriton(ServerSuite):
     server = TritonServer
     to = "triton"
@@ -79,7 +79,7 @@ class TestTriton(ServerSuite):
             text_format.Parse(path.read_text().replace("max_batch_size", "most_rows"), module.ModelConfig())
 
 
-@pytest.mark.services
+@pytest.mark.soak
 class TestMlserver(ServerSuite):
     server = MlserverServer
     to = "mlserver"
@@ -106,7 +106,7 @@ class TestMlserver(ServerSuite):
         assert "mlserver==" in (path / "requirements.txt").read_text()
 
 
-@pytest.mark.services
+@pytest.mark.soak
 class TestBentoml(ServerSuite):
     server = BentomlServer
     to = "bentoml"
@@ -125,7 +125,7 @@ class TestBentoml(ServerSuite):
         assert "bentoml==" in (path / "requirements.txt").read_text()
 
 
-@pytest.mark.services
+@pytest.mark.soak
 class TestTorchserve(ServerSuite):
     server = TorchserveServer
     to = "torchserve"
@@ -149,7 +149,7 @@ class TestTorchserve(ServerSuite):
         assert all(value.startswith("http://127.0.0.1:") for value in addresses)
 
 
-@pytest.mark.services
+@pytest.mark.soak
 class TestVllm(ServerSuite):
     server = VllmServer
     to = "vllm"

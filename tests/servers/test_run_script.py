@@ -28,7 +28,7 @@ from trainwright.cli.commands import cli
 from trainwright.testing.server_suite import write_wheels
 
 pytestmark = [
-    pytest.mark.services,
+    pytest.mark.soak,
     pytest.mark.skipif(
         shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") is None,
         reason="nginx is not installed; apt-get install nginx-light brings it",

@@ -17,12 +17,18 @@ from trainwright.config.words import nearest
 from trainwright.errors import DifferentArtifactError, InputError, TrainwrightError
 from trainwright.integrations.foreign import refuse_foreign_run
 from trainwright.plugins import adapter, adapters, names, task_for
-from trainwright.records.artifact import ArtifactDir, certificate_of, read_certificate, record_export
+from trainwright.records.artifact import (
+    ArtifactDir,
+    artifact_reference,
+    certificate_of,
+    read_certificate,
+    record_export,
+)
 from trainwright.records.certificate import Certificate
 from trainwright.records.listing import has_model
 from trainwright.records.run_dir import RunDir
 from trainwright.runs.lookup import RunName, find
-from trainwright.runs.watching import artifact_reference, carry_reference, reference_of
+from trainwright.runs.watching import carry_reference, reference_of
 from trainwright.runs.workdir import working_directory, working_for
 from trainwright.safe_files import usable_path
 

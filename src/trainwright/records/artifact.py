@@ -55,6 +55,11 @@ def certificate_of(path: Path) -> Path:
     return path / "certificate.json" if path.is_dir() else path.with_name(f"{path.name}.certificate.json")
 
 
+def artifact_reference(path: Path) -> Path:
+    """Return the path of the reference that goes with an exported model: beside its file or folder."""
+    return path.with_name(f"{path.name}.reference.json")
+
+
 def is_artifact(path: Path) -> bool:
     """Return whether a path has a certificate."""
     with contextlib.suppress(OSError, ValueError):  # a name that is no path

@@ -20,7 +20,7 @@ from trainwright.inference.predictor import Predictor
 from trainwright.monitoring import background
 from trainwright.monitoring.background import Background
 from trainwright.monitoring.reference import FILE, Reference
-from trainwright.records.artifact import ArtifactDir
+from trainwright.records.artifact import ArtifactDir, artifact_reference
 from trainwright.records.decision import journalled_decisions
 from trainwright.records.document import dump, parse_json
 from trainwright.records.run_dir import RunDir
@@ -34,11 +34,6 @@ from trainwright.types import FEATURES, Array
 from trainwright.world import ALONE
 
 log = logging.getLogger("trainwright")
-
-
-def artifact_reference(path: Path) -> Path:
-    """Return the path of the reference that goes with an exported model: beside its file or folder."""
-    return path.with_name(f"{path.name}.reference.json")
 
 
 def carry_reference(run: RunDir, path: Path) -> Path | None:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from trainwright.plugins import adapter
+from trainwright.records.artifact import artifact_reference
 from trainwright.records.certificate import Certificate
-from trainwright.runs.watching import artifact_reference
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from trainwright.errors import TrainwrightError
 from trainwright.monitoring.drift import Drift, compare
 from trainwright.monitoring.reference import FILE, Reference
 from trainwright.monitoring.sketches import Window
-from trainwright.records.artifact import ArtifactDir
-from trainwright.runs.watching import artifact_reference, reference_of
+from trainwright.records.artifact import ArtifactDir, artifact_reference
+from trainwright.runs.watching import reference_of
 from trainwright.safe_files import write_atomically
 from trainwright.servers.service.errors import RequestError
 from trainwright.servers.service.metrics import Metrics
