@@ -7,11 +7,13 @@ own: `python benchmarks/serving.py [PEERS/bin]`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +30,7 @@ import trainwright
 
 CONNECTIONS = (1, 8, 64)
 SECONDS = 5
+KINDS = ("lightgbm", "mlp")
 FEATURES = 20
 PORT = 8731
 # One thread for each model: wrk and the server share two processors.
@@ -114,7 +117,13 @@ def train(folder: Path, kind: str) -> tuple[Any, str]:
 def serving(command: list[str], path: str, body: bytes) -> Iterator[float]:
     """Start a server, and yield the seconds to its first answer."""
     began = time.perf_counter()
-    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command,
+        env=ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # LitServe leaves processes behind, which hold the port
+    )
     try:
         while True:
             if process.poll() is not None:
@@ -130,7 +139,10 @@ def serving(command: list[str], path: str, body: bytes) -> Iterator[float]:
         yield time.perf_counter() - began
     finally:
         process.terminate()
-        process.wait(30)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def asked(path: str, script: Path, connections: int) -> tuple[float, str, str]:
@@ -155,7 +167,7 @@ def main() -> None:
     row = {f"x{i}": round(random.gauss(0, 1), 4) for i in range(FEATURES)}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for kind in ("lightgbm", "mlp"):
+        for kind in KINDS:
             measure(kind, folder, row, peers)
 
 
