@@ -75,7 +75,7 @@ class Api(litserve.LitAPI):
     def encode_response(self, output): return {{"probability": float(output)}}
 if __name__ == "__main__":
     api = Api(max_batch_size=64, batch_timeout=0.005)
-    litserve.LitServer(api, accelerator="cpu").run(port={port}, log_level="error")
+    litserve.LitServer(api, accelerator="cpu").run(port={port}, log_level="error", generate_client_file=False)
 """
 
 
