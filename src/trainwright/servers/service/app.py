@@ -36,7 +36,7 @@ from trainwright.servers.service.feedback_store import Store
 from trainwright.servers.service.forms.base import JSON, Rows
 from trainwright.servers.service.language import Language
 from trainwright.servers.service.metrics import CONTENT_TYPE, Metrics
-from trainwright.servers.service.models import Models
+from trainwright.servers.service.models import Models, spare_collections
 from trainwright.servers.service.recording import LONGEST, Record, Recorder, RequestLog
 from trainwright.servers.service.served import Answer, Asked, ServedModel
 from trainwright.servers.service.settings import Settings
@@ -81,6 +81,7 @@ class Service:
 
     def start(self) -> None:
         """Start the threads."""
+        spare_collections()
         self.batcher.start()
         self.models.start()
         self._recorder.start()
