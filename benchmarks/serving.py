@@ -1,18 +1,18 @@
 """Requests a second of `trainwright serve` beside a FastAPI endpoint by hand, LitServe and MLflow's server.
 
-All serve the same model with one thread; wrk asks for predictions of one row, with 1, 8 and 64 connections,
-in turns. LitServe and MLflow are left out where they are not installed; they may have an environment of their
-own: `python benchmarks/serving.py [PEERS/bin]`.
+All serve the same model with one thread; wrk asks for predictions of one row or image, with 1, 8 and 64
+connections, in turns. LitServe is left out where it is not installed; it may have an environment of its own:
+`python benchmarks/serving.py [PEERS/bin]`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,11 +30,14 @@ import trainwright
 
 CONNECTIONS = (1, 8, 64)
 SECONDS = 5
-KINDS = ("lightgbm", "mlp")
+KINDS = ("lightgbm", "mlp", "cnn")
 FEATURES = 20
+SIDE = 32  # pixels of an image
 PORT = 8731
 # One thread for each model: wrk and the server share two processors.
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+# MLflow starts uvicorn by its name.
+OWN = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "PATH": OWN}
 
 HAND_WRITTEN = {
     "lightgbm": """
@@ -63,6 +66,21 @@ def predict(rows: list[Row]):
         probabilities = model(features)
     return [{{"prediction": int(p[1] > p[0]), "probability": float(p[1])}} for p in probabilities]
 """,
+    "cnn": """
+import io, numpy as np, fastapi, torch
+from PIL import Image
+from typing import Annotated
+torch.set_num_threads(1)
+model = torch.jit.load({model!r}).eval()
+app = fastapi.FastAPI()
+@app.post("/predict")
+def predict(body: Annotated[bytes, fastapi.Body(media_type="image/png")]):
+    pixels = np.asarray(Image.open(io.BytesIO(body)).convert("L"), np.float32) / 255
+    with torch.inference_mode():
+        probabilities = model(torch.from_numpy(pixels)[None, None])[0]
+    label = int(probabilities.argmax())
+    return {{"prediction": label, "probabilities": probabilities.tolist()}}
+""",
 }
 LITSERVE = """
 import litserve, lightgbm, numpy as np
@@ -81,6 +99,8 @@ if __name__ == "__main__":
 
 def train(folder: Path, kind: str) -> tuple[Any, str]:
     """Train a model, and return its run and the model for the hand-written endpoint."""
+    if kind == "cnn":
+        return train_images(folder)
     draw = np.random.default_rng(0)
     features = draw.normal(size=(5000, FEATURES))
     label = (features[:, 0] + features[:, 1] * features[:, 2] > 0).astype(int)
@@ -104,17 +124,50 @@ def train(folder: Path, kind: str) -> tuple[Any, str]:
         path = folder / "model.txt"
         trainwright.load(run).native.save_model(path)
     else:
-        import torch
-
-        module = trainwright.load(run).native.eval()
-        path = folder / "model.pt"
-        traced = torch.jit.trace(torch.nn.Sequential(module, torch.nn.Softmax(-1)), torch.zeros(1, FEATURES))
-        torch.jit.save(traced, str(path))
+        path = traced(run, folder, (1, FEATURES))
     return run, str(path)
 
 
+def train_images(folder: Path) -> tuple[Any, str]:
+    """Train a small network on images of digits, as `train` does."""
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    for i, (pixels, digit) in enumerate(zip(digits.images, digits.target, strict=True)):
+        path = folder / "digits" / str(digit) / f"{i}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.rint(pixels * 255 / 16).astype(np.uint8)).resize((SIDE, SIDE)).save(path)
+    config = {
+        "experiment": "cnn",
+        "data": {"type": "image_folder", "path": str(folder / "digits"), "mode": "gray", "cache": "memory"},
+        "model": {"type": "cnn", "filters": [16, 32]},
+        "training": {"threads": 1, "max_steps": 300},
+    }
+    run = trainwright.train(config, runs_dir=folder / "runs", quiet=True)
+    return run, str(traced(run, folder, (1, 1, SIDE, SIDE)))
+
+
+def traced(run: Any, folder: Path, shape: tuple[int, ...]) -> Path:
+    """Write the network of a run for TorchScript, with its softmax."""
+    import torch
+
+    module = torch.nn.Sequential(trainwright.load(run).native.eval(), torch.nn.Softmax(-1))
+    torch.jit.save(torch.jit.trace(module, torch.zeros(shape)), str(folder / "model.pt"))
+    return folder / "model.pt"
+
+
+def image() -> bytes:
+    """Return an image of noise as a PNG file."""
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(0, 256, (SIDE, SIDE), np.uint8)
+    Image.fromarray(pixels).save(sink := io.BytesIO(), "PNG")
+    return sink.getvalue()
+
+
 @contextmanager
-def serving(command: list[str], path: str, body: bytes) -> Iterator[float]:
+def serving(command: list[str], path: str, body: bytes, content_type: str) -> Iterator[float]:
     """Start a server, and yield the seconds to its first answer."""
     began = time.perf_counter()
     process = subprocess.Popen(
@@ -130,7 +183,7 @@ def serving(command: list[str], path: str, body: bytes) -> Iterator[float]:
                 raise RuntimeError(f"{' '.join(command)} has ended")
             try:
                 request = urllib.request.Request(
-                    f"http://127.0.0.1:{PORT}{path}", body, {"content-type": "application/json"}
+                    f"http://127.0.0.1:{PORT}{path}", body, {"content-type": content_type}
                 )
                 urllib.request.urlopen(request, timeout=5).read()
                 break
@@ -189,6 +242,10 @@ def measure(kind: str, folder: Path, row: Mapping[str, float], peers: Path) -> N
     ]
     ours = ["-m", "trainwright", "serve", str(run.path), "--port", str(PORT)]
     rows, body = json.dumps([row]).encode(), json.dumps({"rows": [row]}).encode()
+    content_type = "application/json"
+    if kind == "cnn":
+        rows = body = image()
+        content_type = "image/png"
     servers = {
         "trainwright": ([sys.executable, *ours], "/predict", body),
         "trainwright, no windows": ([sys.executable, *ours, "--window", "0"], "/predict", body),
@@ -197,22 +254,23 @@ def measure(kind: str, folder: Path, row: Mapping[str, float], peers: Path) -> N
     if kind == "lightgbm":
         (folder / "lit.py").write_text(LITSERVE.format(model=model, port=PORT))
         servers["LitServe"] = ([str(peers / "python"), str(folder / "lit.py")], "/predict", body)
-        if shutil.which(peers / "mlflow"):
-            trainwright.export(run, folder / "mlflow", "mlflow", options={})
-            command = [str(peers / "mlflow"), "models", "serve", "-m", str(folder / "mlflow")]
-            records = json.dumps({"dataframe_records": [row]}).encode()
-            servers["mlflow models serve"] = (
-                [*command, "-p", str(PORT), "--env-manager", "local"], "/invocations", records
-            )  # fmt: skip
+    if kind != "cnn":
+        trainwright.export(run, folder / f"{kind}-mlflow", "mlflow", options={})
+        records = json.dumps({"dataframe_records": [row]}).encode()
+        command = [
+            *(sys.executable, "-m", "mlflow", "models", "serve", "-m", str(folder / f"{kind}-mlflow")),
+            *("--port", str(PORT), "--env-manager", "local", "--workers", "1"),
+        ]
+        servers["mlflow models serve"] = (command, "/invocations", records)
     for name, (command, path, content) in servers.items():
         script = folder / "ask.lua"
-        (folder / "body.json").write_bytes(content)
+        (folder / "body").write_bytes(content)
         script.write_text(
-            f'wrk.method="POST"\nwrk.body=io.open("{folder}/body.json"):read("a")\n'
-            'wrk.headers["Content-Type"]="application/json"\n'
+            f'wrk.method="POST"\nwrk.body=io.open("{folder}/body"):read("a")\n'
+            f'wrk.headers["Content-Type"]="{content_type}"\n'
         )
         try:
-            with serving(command, path, content) as started:
+            with serving(command, path, content, content_type) as started:
                 print(f"{kind}, {name}: first answer after {started:.1f} s")
                 for connections in CONNECTIONS:
                     rate, p50, p99 = asked(path, script, connections)

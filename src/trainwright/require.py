@@ -59,6 +59,8 @@ def require(module: str, extra: str, *, spare: str | None = None) -> ModuleType:
     Raises:
         MissingExtraError: The library is not installed.
     """
+    if sys.modules.get(module) is not None:  # quick: called for every image
+        return importlib.import_module(module)
     try:
         with _quiet(), spared(*([spare] if spare and _closed else [])):
             return importlib.import_module(module)

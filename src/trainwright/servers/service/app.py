@@ -46,7 +46,7 @@ from trainwright.version import VERSION
 
 log = logging.getLogger("trainwright")
 _OPEN = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")  # what needs no key
-_INLINE = 1 << 16  # bytes of JSON that are read in the loop itself
+_INLINE = 1 << 16  # bytes of JSON, or of an image (decoded later), that are read in the loop itself
 _ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.item())  # numbers of NumPy
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -337,7 +337,7 @@ def lost(route: str, error: Exception) -> RequestError:
 
 async def _read(model: ServedModel, body: bytes, kind: tuple[str, str | None]) -> Rows:
     """Return the rows of a body; what takes long is read beside the loop."""
-    if len(body) <= _INLINE and kind[0] in ("", JSON):
+    if len(body) <= _INLINE and (kind[0] in ("", JSON) or kind[0].startswith("image/")):
         return model.form.read(body, *kind)
     return await asyncio.to_thread(model.form.read, body, *kind)
 
