@@ -101,10 +101,10 @@ def missing(made: Columns) -> Columns:
 CHANGES: dict[str, tuple[Callable[[Columns], Columns], str]] = {
     "one standard deviation": (shifted, "normal3"),
     "a fifth of the labels": (other_labels, "label"),
-    "2 % unseen categories": (unseen, "plan1"),
+    "2% unseen categories": (unseen, "plan1"),
     "x 100": (other_unit, "skewed2"),
-    "x 100 in 2 % of the rows": (some_in_other_unit, "skewed2"),
-    "5 % missing": (missing, "normal1"),
+    "x 100 in 2% of the rows": (some_in_other_unit, "skewed2"),
+    "5% missing": (missing, "normal1"),
 }
 
 

@@ -91,7 +91,7 @@ def test_a_drift_is_named_and_ends_with_3(run: str, capsys: pytest.CaptureFixtur
     assert window["verdict"] == "drift"
     assert {"charge", "plan"} <= {one["name"] for one in window["columns"] if one["drifted"]}
     assert any(line.startswith("charge: 100 times larger: median 6,") for line in window["lines"])
-    assert "plan: 12 % of rows hold 'platinum', which no training row has" in window["lines"]
+    assert "plan: 12% of rows hold 'platinum', which no training row has" in window["lines"]
 
 
 def test_windows_are_compared_one_by_one(run: str) -> None:

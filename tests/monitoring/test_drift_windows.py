@@ -118,7 +118,7 @@ CHANGES: dict[str, tuple[Change, str, str]] = {
     "missing": (
         changed("age", lambda values, draw: np.where(draw.random(len(values)) < SOME, np.nan, values)),
         "age",
-        "14 % of rows have no value, against 2.1 % in training",
+        "14% of rows have no value, against 2.1% in training",
     ),
     "share": (
         changed("plan", lambda values, draw: np.where(draw.random(len(values)) < 0.3, "pro", values)),
@@ -154,7 +154,7 @@ def test_a_shift_of_predictions_is_named(reference: Reference) -> None:
     outputs = {**predictions(made), "prediction": np.full(1000, "yes", object)}
     found = compare(window(reference, made, outputs))
     assert [one.name for one in found.drifted] == ["prediction"]
-    assert found.lines[0].startswith("prediction: 100 % of rows hold 'yes', against ")
+    assert found.lines[0].startswith("prediction: 100% of rows hold 'yes', against ")
     assert of(found, "confidence").role == "output"
 
 

@@ -1,7 +1,7 @@
 """Prediction intervals of regressions by split conformal prediction.
 
 The residuals of rows that the model has not learned from say how far predictions are off: the interval of
-level 0.9 reaches to the residual that 90 % of them stay below, with the correction for a finite number of
+level 0.9 reaches to the residual that 90% of them stay below, with the correction for a finite number of
 rows (Lei et al. 2018, "Distribution-Free Predictive Inference for Regression"; Vovk et al. 2005). It then
 holds the target of a new row with a probability of at least 0.9, whatever the model and the distribution of
 errors are, if new rows are like those of validation (exchangeable with them).

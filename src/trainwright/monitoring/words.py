@@ -111,8 +111,8 @@ def _date(seconds: float) -> str:
 
 def _percent(share: float) -> str:
     if 0 < share < 0.0995:
-        return f"{100 * share:.2g} %"
-    return f"{100 * share:.0f} %"
+        return f"{100 * share:.2g}%"
+    return f"{100 * share:.0f}%"
 
 
 def _number(value: float) -> str:

@@ -22,7 +22,7 @@ Json = Mapping[str, Any]
 _CHARTED = 12  # columns with a picture of their distributions
 _CURVES = 4  # columns in the chart of scores
 _CATEGORIES = 6
-_LINES = (1, 2, 4, 5, 6, 8, 9)  # of the quantiles of a document: 1, 5, 25, 50, 75, 95, 99 %
+_LINES = (1, 2, 4, 5, 6, 8, 9)  # of the quantiles of a document: 1, 5, 25, 50, 75, 95, 99%
 _WIDTH, _NAMES = 420.0, 118.0
 _SHOWN = 18  # characters of a category
 _TITLES = {"drift": "The rows have drifted", "no drift": "No drift", "too few rows": "Too few rows to judge"}
@@ -61,7 +61,7 @@ def _rendered(windows: Sequence[Json]) -> str:
         window=_span(last["window"]),
         count=len(windows),
         alarms=sum(one["verdict"] == "drift" for one in windows),
-        rate=f"{100 * last['alarm_rate']:.3g} %",
+        rate=f"{100 * last['alarm_rate']:.3g}%",
         training=f"{last['training_rows']:,}",
         held_out=f"{last['held_out']:,}" if last["held_out"] else "",
         verdict=str(last["verdict"]),
@@ -103,7 +103,7 @@ def _row(one: Json) -> dict[str, Any]:
         "shape": "" if shape is None else f"{number(float(shape))} {named}",
         "psi": number(float(found["psi"])),
         "js": number(float(found["js"])),
-        "missing": f"{100 * float(found['missing'][1]):.2g} %",
+        "missing": f"{100 * float(found['missing'][1]):.2g}%",
     }  # fmt: skip
 
 
@@ -156,7 +156,7 @@ def _picture(one: Json) -> str:
 
 
 def _boxes(one: Json) -> str:
-    """Draw the quantiles of both sides: whiskers from 1 to 99 %, a box of the middle half, the median."""
+    """Draw the quantiles of both sides: whiskers from 1 to 99%, a box of the middle half, the median."""
     both = [np.array([float(value) for value in one[side]["quantiles"]]) for side in ("before", "after")]
     shown = np.concatenate([values[list(_LINES)] for values in both])
     positive = bool((shown > 0).all() and shown.max() / shown.min() > 50)
@@ -201,7 +201,7 @@ def _shares(one: Json) -> str:
             parts.append(
                 f'<rect class="mark {kind}" x="{_NAMES:.1f}" y="{top:.1f}" width="{width:.1f}" height="10"/>'
                 f'<text class="value" x="{_NAMES + width + 5:.1f}" y="{top + 9:.1f}">'
-                f"{100 * share:.3g} %</text>"
+                f"{100 * share:.3g}%</text>"
             )
     height = 12 + 32 * len(names)
     return svg("shares", (_WIDTH, height), (str(one["name"]), str(one["line"])), parts)
