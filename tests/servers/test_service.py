@@ -17,12 +17,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import uvicorn
+from pyarrow import parquet
 from starlette.testclient import TestClient
 
 import trainwright
 from customers import NEW, config, write_customers
 from trainwright.errors import DataError, InputError, RunNotFoundError
 from trainwright.runs.run import Run
+from trainwright.servers.service import protocol
 from trainwright.servers.service.app import make_app
 from trainwright.servers.service.batching import Batcher, Job
 from trainwright.servers.service.errors import RequestError
@@ -133,9 +136,12 @@ class TestRows:
 
     def test_a_packed_body_is_unpacked(self, client: TestClient) -> None:
         packed = gzip.compress(json.dumps(NEW).encode())
-        assert (
-            client.post("/predict", content=packed, headers={"content-encoding": "gzip"}).status_code == 200
-        )
+        answer = client.post("/predict", content=packed, headers={"content-encoding": "gzip"})
+        assert answer.status_code == 200
+        text = json.dumps(NEW).encode()  # as `cat a.gz b.gz` writes it
+        packed = gzip.compress(text[:40]) + gzip.compress(text[40:])
+        again = client.post("/predict", content=packed, headers={"content-encoding": "gzip"})
+        assert again.json()["predictions"] == answer.json()["predictions"]
 
     def test_a_threshold_moves_the_classes(self, client: TestClient) -> None:
         for threshold, plan in ((0, "gold"), (1, "basic")):
@@ -246,6 +252,47 @@ class TestMistakes:
         assert "/tmp" not in response.text
         assert "/dev/shm" not in response.text
 
+    @pytest.mark.parametrize(
+        "name", ["offsets", "many rows", "an index", "invalid texts", "parquet of one text"]
+    )
+    def test_crafted_columns_are_refused(self, client: TestClient, name: str) -> None:
+        """They would crash the process, or fill its memory."""
+        rows = 3
+        column: Any
+        match name:
+            case "offsets":
+                offsets = pa.array([0, -900_000, 80, 84], pa.int32()).buffers()[1]
+                column = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"x" * 84)])
+            case "an index":
+                indices = pa.array([0, 1, 9_000_000], pa.int32())
+                column = pa.DictionaryArray.from_arrays(indices, pa.array(["Bern", "Oslo"]), safe=False)
+            case "invalid texts":
+                column = pa.array([b"\xff\xfe"] * 3).view(pa.string())
+            case "many rows":
+                column, rows = pa.nulls(1 << 25), 1 << 25
+            case _:
+                column, rows = pa.array(["x" * (1 << 20)] * 600), 600
+        others = {name: pa.nulls(rows) for name in NEW[0] if name != "city"}
+        table, sink = pa.table({**others, "city": column}), io.BytesIO()
+        if name == "parquet of one text":
+            parquet.write_table(table, sink)
+            content_type = "application/vnd.apache.parquet"
+        else:
+            with pa.ipc.new_stream(sink, table.schema) as writer:
+                writer.write_table(table)
+            content_type = "application/vnd.apache.arrow.stream"
+        response = client.post("/predict", content=sink.getvalue(), headers={"content-type": content_type})
+        assert response.status_code in (400, 413), response.text
+        assert client.post("/predict", json=NEW).status_code == 200
+
+    @pytest.mark.parametrize("charset", ["undefined", "punycode", "unicode_escape", "rot13", "hex", "\0"])
+    def test_encodings_that_are_no_text_are_refused(self, client: TestClient, charset: str) -> None:
+        content = pd.DataFrame(NEW).to_csv(index=False).encode()
+        headers = {"content-type": f"text/csv; charset={charset}"}
+        assert client.post("/predict", content=content, headers=headers).status_code == 400
+        headers = {"content-type": "text/csv; charset=Windows-1252"}
+        assert client.post("/predict", content=content, headers=headers).status_code == 200
+
     def test_other_content_types_are_refused_with_those_that_there_are(self, client: TestClient) -> None:
         for kind in ("application/pickle", "text/html", "x" * 500):
             response = client.post("/predict", content=b"x", headers={"content-type": kind})
@@ -259,7 +306,7 @@ class TestMistakes:
         bomb = gzip.compress(b" " * (64 << 20))
         response = client.post("/predict", content=bomb, headers={**JSON, "content-encoding": "gzip"})
         assert response.status_code == 413
-        for broken in (b"no gzip", gzip.compress(b"[]")[:-6]):
+        for broken in (b"no gzip", gzip.compress(b"[]")[:-6], gzip.compress(b"[]") + b"more"):
             response = client.post("/predict", content=broken, headers={**JSON, "content-encoding": "gzip"})
             assert response.status_code == 400
 
@@ -325,8 +372,11 @@ class TestService:
                 {"x-api-key": "é".encode("latin-1")},
             ):
                 assert client.post("/predict", json=NEW, headers=headers).status_code == 401
-                assert client.get("/metrics", headers=headers).status_code == 401
-            for headers in ({"authorization": "Bearer s3cret"}, {"x-api-key": "s3cret"}):
+                for path in ("/metrics", "/docs", "/openapi.json", "/docs/oauth2-redirect"):
+                    assert client.get(path, headers=headers).status_code == 401
+            password = {"authorization": f"Basic {base64.b64encode(b'me:s3cret').decode()}"}
+            for headers in ({"authorization": "Bearer s3cret"}, {"x-api-key": "s3cret"}, password):
+                assert client.get("/docs", headers=headers).status_code == 200
                 assert client.post("/predict", json=NEW, headers=headers).status_code == 200
 
     def test_listens_to_others_with_a_key_alone(self) -> None:
@@ -511,6 +561,14 @@ class TestQueue:
 
         self._run(check)
 
+    def test_a_client_that_is_alone_never_waits_for_others(self) -> None:
+        async def check(batcher: Batcher, batches: list[Any], may_answer: threading.Semaphore) -> None:
+            may_answer.release(100)
+            for rows in (3, 1, 3, 1):
+                assert await batcher.ask(rows, rows, "key") == rows
+
+        self._run(check, batch_seconds=1000.0)
+
     def test_a_full_queue_refuses_and_recovers(self) -> None:
         async def check(batcher: Batcher, batches: list[Any], may_answer: threading.Semaphore) -> None:
             tasks = [asyncio.create_task(batcher.ask(i, 3, None)) for i in range(2)]
@@ -581,3 +639,30 @@ def test_rows_are_read_as_they_would_be_alone(run: Run, expected: pd.DataFrame) 
     with pytest.raises(DataError):
         form.quick([alone.content, other.content])
     assert form.quick([alone.content])[0]["city"] == 5.0
+
+
+def test_a_head_that_does_not_come_ends_its_connection(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else such connections would use all that there are, at no cost and without a key."""
+    monkeypatch.setattr(protocol, "_SECONDS", 0.2)
+
+    async def check() -> None:
+        app = make_app(Settings(str(run.path)))
+        server = uvicorn.Server(uvicorn.Config(app, port=0, http=protocol.LimitedProtocol, log_level="error"))
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        for head in (
+            b"",
+            b"GET /health HTTP/1.1\r\nHost: x\r\n",
+            b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /",
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head)
+            answer = await asyncio.wait_for(reader.read(), 10)
+            assert answer.startswith(b"HTTP/1.1 200") == (b"\r\n\r\n" in head)
+            writer.close()
+        server.should_exit = True
+        await serving
+
+    asyncio.run(check())

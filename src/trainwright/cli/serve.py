@@ -45,7 +45,7 @@ _KEY = "TRAINWRIGHT_API_KEY"
     type=click.FloatRange(0, 1000),
     default=5.0,
     show_default=True,
-    help="How long a batch waits for as many rows as the one before had, in milliseconds.",
+    help="How long a batch waits for as many requests as the one before had, in milliseconds.",
 )
 @click.option(
     "--max-batch",
@@ -97,7 +97,7 @@ _KEY = "TRAINWRIGHT_API_KEY"
 )
 @click.option(
     "--alarm-rate",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=click.FloatRange(1e-6, 0.5),
     default=0.01,
     show_default=True,
     help="The probability of an alarm in a window without drift.",

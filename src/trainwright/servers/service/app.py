@@ -8,12 +8,12 @@ made from the data's schema.
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 import logging
 import time
 import traceback
 import uuid
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -21,15 +21,18 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trainwright.inference.predictor import Predictor
 from trainwright.plugins import task_for
 from trainwright.servers.service import documentation
 from trainwright.servers.service.batching import Batcher, Job
 from trainwright.servers.service.bits import Batching
-from trainwright.servers.service.errors import RequestError, malformed
+from trainwright.servers.service.bodies import content_type, read_body
+from trainwright.servers.service.errors import RequestError
 from trainwright.servers.service.explaining import Explaining
 from trainwright.servers.service.feedback import Feedback, is_supported
 from trainwright.servers.service.feedback_store import Store
@@ -47,6 +50,8 @@ from trainwright.version import VERSION
 log = logging.getLogger("trainwright")
 _OPEN = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")  # what needs no key
 _INLINE = 1 << 16  # bytes of JSON, or of an image (decoded later), that are read in the loop itself
+_MANY = 2000  # rows, whose answer is written beside the loop
+_DOCS = ("/docs", "/openapi.json")
 _ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.item())  # numbers of NumPy
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -137,12 +142,18 @@ class Service:
         model = self.models.for_request(identifier)
         threshold, is_lenient = _options(request.query_params)
         body = await self.body(request)
-        kind = _content_type(request.headers.get("content-type", ""))
+        kind = content_type(request.headers.get("content-type", ""))
         rows = await _read(model, body, kind)
         asked = Asked(model, rows, threshold, is_lenient)
         answer = await self.answer(identifier, asked, lambda other: other.form.read(body, *kind), began)
-        found = _predictions(answer, by_column=rows.by_column)
-        return _json({**found, "id": identifier, "run": model.predictor.run_id})
+        if rows.number > _MANY:
+            found = await asyncio.to_thread(_predictions, answer, by_column=rows.by_column)
+        else:
+            found = _predictions(answer, by_column=rows.by_column)
+        content = {**found, "id": identifier, "run": model.predictor.run_id}
+        if rows.number > _MANY:
+            return await asyncio.to_thread(_json, content)
+        return _json(content)
 
     async def body(self, request: Request) -> bytes:
         """Return the body of a request; see `read_body`."""
@@ -153,7 +164,7 @@ class Service:
         identifier = _identifier(request)
         model = self.models.for_request(identifier)
         body = await self.body(request)
-        rows = await _read(model, body, _content_type(request.headers.get("content-type", "")))
+        rows = await _read(model, body, content_type(request.headers.get("content-type", "")))
         found = await self._explaining.explain(model, rows, request.query_params)
         return _json({**found, "id": identifier, "run": model.predictor.run_id})
 
@@ -277,15 +288,36 @@ class Service:
         """
         if self.settings.key is None:
             return
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        shown = token if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        if not hmac.compare_digest(shown.encode(), self.settings.key.encode()):
+        if not hmac.compare_digest(_shown_key(headers).encode(), self.settings.key.encode()):
             raise RequestError(
                 401,
                 "unauthorized",
                 "this service needs a key: send it as `Authorization: Bearer KEY`",
                 headers={"WWW-Authenticate": "Bearer"},
             )
+
+
+class _LockedDocs:
+    """Ask for the key before the pages that name the columns; browsers send it as a password.
+
+    Args:
+        app: The application.
+        service: Knows the key.
+    """
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(_DOCS):
+            try:
+                self._service.check_key(Headers(scope=scope))
+            except RequestError as error:
+                asking = {"WWW-Authenticate": 'Basic realm="the API key is the password"'}
+                await _json(error.to_json(), error.status, asking)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 def make_app(settings: Settings) -> FastAPI:
@@ -320,6 +352,8 @@ def make_app(settings: Settings) -> FastAPI:
     ):
         app.add_route(path, service.guarded(path, endpoint), methods=[method])
     is_locked = settings.key is not None
+    if is_locked:
+        app.add_middleware(_LockedDocs, service=service)
     app.openapi = lambda: documentation.openapi(  # type: ignore[method-assign]
         service.models.main, app.title, needs_key=is_locked
     )
@@ -342,63 +376,18 @@ async def _read(model: ServedModel, body: bytes, kind: tuple[str, str | None]) -
     return await asyncio.to_thread(model.form.read, body, *kind)
 
 
-async def read_body(request: Request, limit: int, seconds: float) -> bytes:
-    """Return the body of a request, unpacked.
-
-    Raises:
-        RequestError: It is larger than `limit` bytes, takes longer than `seconds` to come, or is packed in a
-            way that is not known.
-    """
-    too_large = RequestError(
-        413,
-        "body_too_large",
-        f"a body has at most {limit:,} bytes: send fewer rows, or serve with --max-body",
-    )
-    if int(request.headers.get("content-length") or 0) > limit:
-        raise too_large
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(seconds):
-            async for part in request.stream():
-                size += len(part)
-                if size > limit:
-                    raise too_large
-                parts.append(part)
-    except TimeoutError:
-        raise RequestError(408, "slow_body", f"the body did not come within {seconds:g} s") from None
-    body = b"".join(parts)
-    match request.headers.get("content-encoding", "identity"):
-        case "identity":
-            return body
-        case "gzip" | "deflate" as packing:
-            unpacker = zlib.decompressobj(31 if packing == "gzip" else 15)
+def _shown_key(headers: Mapping[str, str]) -> str:
+    """Return the key that a request shows; empty if there is none."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    match scheme.lower():
+        case "bearer":
+            return token
+        case "basic":
             try:
-                body = unpacker.decompress(body, limit + 1)
-            except zlib.error:
-                raise malformed(
-                    f"the body is not packed by {packing}, as its Content-Encoding says"
-                ) from None
-            if len(body) > limit:
-                raise too_large
-            if not unpacker.eof:
-                raise malformed(f"the body ends before its {packing} data do")
-            return body
-        case other:
-            raise RequestError(
-                415,
-                "unknown_encoding",
-                f"content encoding {other[:40]!r} given; gzip, deflate or none can be read",
-            )
-
-
-def _content_type(header: str) -> tuple[str, str | None]:
-    """Return the content type and the charset of a header."""
-    kind, *parameters = header.split(";")
-    named = dict(one.strip().lower().partition("=")[::2] for one in parameters)
-    charset = named.get("charset", "").strip(' "') or None
-    kind = kind.strip().lower()
-    # What curl sends where no type is given.
-    return "" if kind == "application/x-www-form-urlencoded" else kind, charset
+                return base64.b64decode(token, validate=True).decode().partition(":")[2]
+            except ValueError:
+                return ""
+    return headers.get("x-api-key", "")
 
 
 def _options(query: Mapping[str, str]) -> tuple[float | None, bool]:

@@ -1,8 +1,8 @@
 """The queue of a replica: requests wait in it, and one thread answers them in batches.
 
-Requests that come while the model is busy are answered together. A batch that is smaller than the one before
-waits a little (`batch_seconds`) for as many rows, so that clients that work in step meet in one batch; a
-client that is alone never waits. The model is called by this thread alone.
+Requests that come while the model is busy are answered together. A batch of fewer requests than the
+one before waits a little (`batch_seconds`) for as many, so that clients that work in step meet in one batch;
+a client that is alone never waits. The model is called by this thread alone.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Batcher:
     Args:
         answer: Answers the jobs of a batch, in the thread.
         max_batch: The number of rows of a batch; a single job may have more.
-        batch_seconds: How long a batch waits for more rows.
+        batch_seconds: How long a batch waits for more jobs.
         max_waiting: The number of rows that may wait.
         timeout: How long a job may wait for its answer, in seconds.
     """
@@ -78,7 +78,7 @@ class Batcher:
         self._waiting = 0  # rows in the queue
         self._changed = threading.Condition()
         self._is_closed = False
-        self._last = 0  # rows of the batch before
+        self._last = 0  # jobs of the batch before
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
 
     @property
@@ -136,14 +136,13 @@ class Batcher:
                     self._changed.wait()
                 self._wait_for_more()
                 if jobs := self._taken():
-                    self._last = sum(job.rows for job in jobs)
+                    self._last = len(jobs)
                     return jobs
 
     def _wait_for_more(self) -> None:
-        """Wait for as many rows as the batch before had."""
-        wanted = min(self._last, self._max_batch)
+        """Wait for as many jobs as the batch before had."""
         until = time.monotonic() + self._batch_seconds
-        while self._waiting < wanted and not self._is_closed:
+        while len(self._jobs) < self._last and self._waiting < self._max_batch and not self._is_closed:
             if (left := until - time.monotonic()) <= 0:
                 break
             self._changed.wait(left)

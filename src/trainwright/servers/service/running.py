@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import resource
 import signal
 import socket
 import tempfile
@@ -28,6 +29,7 @@ from trainwright.records.listing import has_model
 from trainwright.runs.lookup import find
 from trainwright.runs.watching import keep_background, reference_of
 from trainwright.servers.service.metrics import MULTIPROCESS
+from trainwright.servers.service.protocol import LimitedProtocol
 from trainwright.servers.service.settings import Settings
 
 log = logging.getLogger("trainwright")
@@ -69,6 +71,8 @@ def run(settings: Settings, say: Callable[[str, str | None], None]) -> None:
     refuse_open(settings)
     for name in _THREADS:
         os.environ.setdefault(name, str(settings.threads))
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a connection is a file
     listening = _bound(settings.host, settings.port, "--port")
     listening.set_inheritable(True)
     address, grpc_address = f"http://{settings.host}:{listening.getsockname()[1]}", None
@@ -83,6 +87,7 @@ def run(settings: Settings, say: Callable[[str, str | None], None]) -> None:
         settings = replace(settings, state=settings.state or Path(folder) / "state")
         config = uvicorn.Config(
             _Factory(settings),
+            http=LimitedProtocol,
             factory=True,
             workers=settings.workers,
             timeout_worker_healthcheck=60,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ from trainwright.datasets.tables.raw import RawPreparation
 from trainwright.datasets.tables.table import Table, nearest
 from trainwright.errors import DataError, TrainwrightError
 from trainwright.inference.predictor import Predictor
-from trainwright.servers.service.errors import invalid, malformed
+from trainwright.servers.service.errors import RequestError, invalid, malformed
 from trainwright.servers.service.forms.base import JSON, Form, Rows, decoded
 from trainwright.types import Array
 
@@ -26,6 +27,10 @@ ARROW_FILE = "application/vnd.apache.arrow.file"
 PARQUET = "application/vnd.apache.parquet"
 Cell = int | float | str | bool | None
 _FEW = 256  # rows
+_MOST_CELLS = 1 << 24  # of Arrow and Parquet, which can say in few bytes that there are many
+_MOST_BYTES = 1 << 29  # of the same, unpacked
+# How the names of encodings begin; those of Python that are no text, or slow, are not among them.
+_CHARSETS = ("utf", "iso", "cp", "ascii", "koi8", "gb", "big5", "euc", "shift", "mac", "johab", "hp-roman")
 _MATRIX = re.compile(rb"\s*\[\s*\[")
 
 
@@ -137,13 +142,12 @@ class TableForm(Form):
 
         def read(body: bytes, charset: str | None) -> Rows:
             if charset is not None and charset.lower() not in ("utf-8", "utf8"):
-                try:
-                    body = body.decode(charset).encode()
-                except (UnicodeDecodeError, LookupError):
-                    raise malformed(f"the body is not text in {charset[:40]}") from None
+                body = _in_utf8(body, charset)
             with tempfile.NamedTemporaryFile(suffix=suffix) as file:
                 file.write(body)
                 file.flush()
+                if suffix == ".parquet":
+                    _check_parquet(file.name)
                 try:
                     frame = self._predictor.files.read(file.name)
                 except UnicodeDecodeError:
@@ -159,8 +163,11 @@ class TableForm(Form):
 
         try:
             opened = pa.ipc.open_file if body[:6] == b"ARROW1" else pa.ipc.open_stream
-            return self._of_arrow(opened(pa.BufferReader(body)).read_all())
-        except (pa.ArrowInvalid, OSError) as error:
+            table = opened(pa.BufferReader(body)).read_all()
+            _check_cells(table.num_rows, table.num_columns)
+            table.validate(full=True)  # offsets and indices may lead out of the body
+            return self._of_arrow(table)
+        except (pa.ArrowException, OSError, UnicodeError) as error:
             raise malformed(f"the Arrow data cannot be read: {str(error)[:200]}") from None
 
     def _of_arrow(self, table: Any) -> Rows:
@@ -226,6 +233,59 @@ class TableForm(Form):
             ],
             "example": example,
         }
+
+
+def _in_utf8(body: bytes, charset: str) -> bytes:
+    """Return a text in UTF-8.
+
+    Raises:
+        RequestError: There is no such encoding, or the body is not in it.
+    """
+    try:
+        if not codecs.lookup(charset).name.startswith(_CHARSETS):
+            raise LookupError
+        return body.decode(charset).encode()
+    except (UnicodeError, LookupError, ValueError):
+        raise malformed(f"the body is not text in {charset[:40]!r}") from None
+
+
+def _check_cells(rows: int, columns: int) -> None:
+    """Raise a RequestError if there are more cells than a request may have."""
+    if rows * max(1, columns) > _MOST_CELLS:
+        raise RequestError(
+            413,
+            "too_many_rows",
+            f"{rows:,} rows of {columns} columns given; a request has at most {_MOST_CELLS:,} cells",
+        )
+
+
+def _check_parquet(path: str) -> None:
+    """Refuse a Parquet file that unpacks to more than a request may hold.
+
+    Raises:
+        RequestError: It does, or cannot be read.
+    """
+    import pyarrow as pa
+    from pyarrow import compute, parquet
+
+    try:
+        described = parquet.read_metadata(path)
+        _check_cells(described.num_rows, described.num_columns)
+        groups = [described.row_group(i) for i in range(described.num_row_groups)]
+        size = sum(group.total_byte_size for group in groups)
+        if size <= _MOST_BYTES:  # a text that is kept once may stand in each row
+            for column in parquet.read_table(path, read_dictionary=described.schema.names).columns:
+                if pa.types.is_dictionary(column.type):
+                    size += sum(
+                        compute.sum(compute.binary_length(part.dictionary).take(part.indices)).as_py() or 0
+                        for part in column.chunks
+                    )
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise malformed(f"the Parquet file cannot be read: {str(error)[:200]}") from None
+    if size > _MOST_BYTES:
+        raise RequestError(
+            413, "body_too_large", f"the Parquet file unpacks to {size:,} bytes; {_MOST_BYTES:,} are allowed"
+        )
 
 
 def _of_rows(rows: Sequence[Any]) -> Rows:

@@ -11,7 +11,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trainwright.servers.service.app import Service, read_body
+from trainwright.servers.service.app import Service
+from trainwright.servers.service.bodies import read_body
 from trainwright.servers.service.errors import RequestError, malformed
 from trainwright.servers.service.forms.base import JSON, decoded
 from trainwright.servers.service.open_inference import inference, tensors
@@ -158,7 +159,7 @@ def _read(body: bytes, header: str | None) -> tuple[_Request, list[Tensor]]:
     """
     length = len(body)
     if header is not None:
-        if not (header.isascii() and header.isdigit() and int(header[:20]) <= len(body)):
+        if not (header.isascii() and header.isdigit() and len(header) < 20 and int(header) <= len(body)):
             raise malformed(f"{_HEADER}: give the number of bytes of the JSON before the binary data")
         length = int(header)
     given = decoded(body[:length], _DECODER, misplaced=_misplaced)

@@ -21,7 +21,7 @@ NUMBERS: dict[str, np.dtype[Any]] = {
     **{f"FP{8 * size}": np.dtype(f"<f{size}") for size in (2, 4, 8)},
 }  # fmt: skip
 _MOST_AXES = 16
-_LARGEST = 1 << 40  # elements along an axis
+_LARGEST = 1 << 40  # elements of a tensor
 _SHOWN = 100  # characters of a name in a message
 _SIZE = 4  # bytes that hold the length of an element of BYTES
 
@@ -61,6 +61,8 @@ def _checked(name: str, datatype: str, shape: Sequence[int]) -> int:
         raise wrong(
             name, f"shape [{', '.join(sizes)}] given; give 1 to {_MOST_AXES} sizes from 0 on, the rows first"
         )
+    if math.prod(size or 1 for size in shape) > _LARGEST:
+        raise wrong(name, f"shape {[*shape]} has more than {_LARGEST:,} elements")
     return math.prod(shape)
 
 
