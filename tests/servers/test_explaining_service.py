@@ -22,7 +22,7 @@ from customers import NEW, config, write_customers
 from trainwright.monitoring.background import FILE, ROWS
 from trainwright.runs.run import Run
 from trainwright.servers.service.app import make_app
-from trainwright.servers.service.running import make_references
+from trainwright.servers.service.references import make_references
 from trainwright.servers.service.settings import Settings
 
 pytestmark = pytest.mark.timeout(120)

@@ -14,10 +14,10 @@ from starlette.testclient import TestClient
 
 import trainwright
 from customers import NEW, config, write_customers
-from trainwright.monitoring.reference import FILE
+from trainwright.monitoring.reference import FILE, Reference
 from trainwright.runs.run import Run
 from trainwright.servers.service.app import make_app
-from trainwright.servers.service.running import make_references
+from trainwright.servers.service.references import make_references
 from trainwright.servers.service.settings import Settings
 
 pytestmark = pytest.mark.timeout(90)
@@ -88,6 +88,78 @@ def test_windows_of_replicas_add_up(run: Run, tmp_path: Path) -> None:
         client.post("/predict", json=rows_of(run, 50))
         (found,) = windows(client, 150)
         assert found["rows"] == 150
+
+
+@pytest.fixture(scope="module")
+def other(run: Run) -> Run:
+    table = run.path.parent.parent.parent / "customers.csv"
+    params = {"n_estimators": 3, "max_depth": 2}
+    own = {**config(table, "lightgbm"), "model": {"type": "lightgbm", "params": params}}
+    other = trainwright.train(own, runs_dir=run.path.parent.parent, quiet=True)
+    make_references(Settings(str(other.path)))
+    return other
+
+
+def rows_in(state: Path, run: Run) -> int:
+    """The rows in the windows of a run that replicas have saved."""
+    reference = Reference.from_json(json.loads((run.path / FILE).read_bytes()))
+    found = state.glob(f"{reference.id[:16]}-*/*.json")
+    return sum(int(json.loads(file.read_bytes())["rows"]) for file in found)
+
+
+def test_each_model_that_answers_is_watched(run: Run, other: Run, tmp_path: Path) -> None:
+    settings = Settings(
+        str(run.path), state=tmp_path, window_seconds=1e9, shares=[(str(other.path), 0.5)], reload_seconds=0
+    )
+    with TestClient(make_app(settings)) as client:
+        runs = [client.post("/predict", json=row).json()["run"] for row in rows_of(run, 60)]
+    assert rows_in(tmp_path, run) == runs.count(run.id) > 0
+    assert rows_in(tmp_path, other) == runs.count(other.id) > 0
+
+
+def test_windows_go_on_when_models_come_and_go(run: Run, other: Run, tmp_path: Path) -> None:
+    link, state = tmp_path / "current", tmp_path / "state"
+    link.symlink_to(run.path)
+    settings = Settings(str(link), state=state, window_seconds=1e9, reload_seconds=0)
+    with TestClient(make_app(settings)) as client:
+        models = client.app.state.service.models  # type: ignore[attr-defined]
+        for target, rows in ((run, 20), (other, 10), (run, 5)):
+            link.unlink()
+            link.symlink_to(target.path)
+            models._look("main")
+            assert client.post("/predict", json=rows_of(run, rows)).json()["run"] == target.id
+        assert windows(client, 25)[-1]["rows"] == 25
+    with TestClient(make_app(settings)) as client:  # as in a container, where each has the same number
+        client.post("/predict", json=rows_of(run, 7))
+        assert windows(client, 32)[-1]["rows"] == 32
+    assert rows_in(state, other) == 10
+
+
+def test_the_log_of_the_service_names_columns_alone(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = Settings(str(run.path), state=tmp_path, window_seconds=0.5)
+    with TestClient(make_app(settings)) as client:
+        while "drift in" not in caplog.text:
+            client.post("/predict", json=rows_of(run, 50, city="SSN 123-45\nfake line"))
+    assert "'city'" in caplog.text
+    assert "SSN" not in caplog.text
+
+
+def test_rows_that_cannot_be_written_wait(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "log"
+    with TestClient(make_app(Settings(str(run.path), log=folder, window_seconds=0))) as client:
+        recorder = client.app.state.service._recorder  # type: ignore[attr-defined]
+        (sink,) = recorder._sinks
+        folder.rename(tmp_path / "gone")
+        client.post("/predict", json=rows_of(run, 20))
+        while not sink._rows:
+            pass
+        recorder._guard(sink, sink._write)
+        assert "the log of requests cannot be kept" in caplog.text
+        assert "trainwright_unrecorded_rows_total 0.0" in client.get("/metrics").text
+        (tmp_path / "gone").rename(folder)
+    assert len(pd.read_parquet(folder)) == 20
 
 
 def test_the_log_holds_rows_and_predictions(run: Run, tmp_path: Path) -> None:

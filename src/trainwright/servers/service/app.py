@@ -41,10 +41,11 @@ from trainwright.servers.service.language import Language
 from trainwright.servers.service.metrics import CONTENT_TYPE, Metrics
 from trainwright.servers.service.models import Models, spare_collections
 from trainwright.servers.service.recording import LONGEST, Record, Recorder, RequestLog
+from trainwright.servers.service.references import reference_maker
 from trainwright.servers.service.served import Answer, Asked, ServedModel
 from trainwright.servers.service.settings import Settings
 from trainwright.servers.service.shadow import Shadow
-from trainwright.servers.service.watching import Watch
+from trainwright.servers.service.watching import Watch, kept_reference
 from trainwright.version import VERSION
 
 log = logging.getLogger("trainwright")
@@ -78,10 +79,13 @@ class Service:
         self._explaining = Explaining(self.batcher.ask, self.ask, settings.timeout)
         self.shadow = Shadow(self.models, self.batcher, self.metrics)
         self.watch, self.feedback = self._watch(), self._feedback()
-        request_log = settings.log and RequestLog(settings.log, settings.log_sample, settings.log_without)
+        request_log = settings.log and RequestLog(
+            settings.log, settings.log_sample, settings.log_without, self.metrics
+        )
         self._recorder = Recorder(
             [one for one in (self.watch, self.feedback, request_log) if one], self.metrics
         )
+        self._maker: Any = None  # of references, a process
         self.is_ready = False
 
     def start(self) -> None:
@@ -98,13 +102,21 @@ class Service:
         self.models.close()
         self.batcher.close()
         self._recorder.close()
+        if self._maker is not None:
+            self._maker.kill()
 
     def _watch(self) -> Watch | None:
         """Return the windows of drift, where there are columns or predictions to watch."""
         settings, task = self.settings, task_for(self.models.main.predictor.info)
         if not settings.window_seconds or settings.state is None or task.sums:
             return None
-        return Watch(settings.state, settings.window_seconds, settings.alarm_rate, self.metrics)
+        return Watch(
+            settings.state,
+            settings.window_seconds,
+            settings.alarm_rate,
+            self.metrics,
+            lambda: self.models.main,
+        )
 
     def _feedback(self) -> Feedback | None:
         """Return what takes labels that come later, where predictions can be compared with them."""
@@ -134,7 +146,17 @@ class Service:
         if old is not None:
             self.metrics.model.labels(old.name, old.predictor.run_id, role).set(0)
             self.metrics.reloads.labels("loaded").inc()
+            if old.predictor.run_id != new.predictor.run_id:
+                self._watch_anew(role)
         self.metrics.model.labels(new.name, new.predictor.run_id, role).set(1)
+
+    def _watch_anew(self, role: str) -> None:
+        """Watch a run that was not served at the start."""
+        if role == "main" and self.watch is not None:
+            self.watch.forget()
+        if role != "shadow" and self.watch is not None and kept_reference(self.models.by_role[role]) is None:
+            self._maker = reference_maker(self.settings)
+            self._maker.start()
 
     async def predict(self, request: Request) -> Response:
         """Answer a request for predictions."""

@@ -7,12 +7,13 @@ replica than the one that answered. Labels that come before their prediction is 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import logging
-import os
 import re
 import sqlite3
 import time
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import pairwise
@@ -92,6 +93,8 @@ class Feedback:
         folder: The folder of the log of requests, which gets the labels, too.
     """
 
+    noun = "predictions that wait for their labels"
+
     def __init__(
         self,
         models: Models,
@@ -108,7 +111,7 @@ class Feedback:
         self._due = 0.0  # when the quality is judged for the metrics
         self._reports: dict[tuple[str, int | None], tuple[Any, dict[str, Any]]] = {}
         moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
-        self._log = folder and folder / f"feedback-{moment}-{os.getpid()}.jsonl"
+        self._log = folder and folder / f"feedback-{moment}-{uuid.uuid4().hex[:8]}.jsonl"
 
     # -- predictions, in the thread of the recorder
 
@@ -152,7 +155,16 @@ class Feedback:
         kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
         if kind not in (JSON, "", "application/x-www-form-urlencoded"):
             raise RequestError(415, "unknown_content_type", f"content type {kind[:80]!r} given; give {JSON}")
-        return await asyncio.to_thread(self._answer, body)
+        try:
+            return await asyncio.to_thread(self._answer, body)
+        except (sqlite3.Error, OSError) as error:  # such as a full disk
+            log.warning("labels cannot be kept: %s", type(error).__name__)
+            raise RequestError(
+                503,
+                "not_kept",
+                "the labels cannot be kept now: send them again",
+                headers={"Retry-After": "5"},
+            ) from None
 
     def _answer(self, body: bytes) -> Response:
         found = decoded(body, _DECODER)
@@ -258,8 +270,12 @@ class Feedback:
             if len(names) > 1:
                 labels = {name: [label[name] for label in item.rows] for name in names}
             lines.append(json.dumps({"id": one, "labels": labels, "at": now}) + "\n")
-        with self._log.open("ab") as file:
-            file.write("".join(lines).encode())
+        with self._log.open("ab", buffering=0) as file:
+            size = file.tell()
+            content = "".join(lines).encode()
+            if file.write(content) < len(content):  # the disk is full
+                file.truncate(size)
+                raise OSError(errno.ENOSPC, "no space is left")
 
     # -- quality
 

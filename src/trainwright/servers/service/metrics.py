@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import prometheus_client as prometheus
@@ -19,6 +20,7 @@ class Metrics:
     """The metrics of one replica."""
 
     def __init__(self) -> None:
+        _forget_dead()
         self.registry = prometheus.CollectorRegistry()
         counter, histogram = self._made(prometheus.Counter), self._made(prometheus.Histogram)
         self.requests = counter("trainwright_requests", "Requests, by status code.", ["route", "code"])
@@ -90,3 +92,15 @@ class Metrics:
         registry = prometheus.CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return prometheus.generate_latest(registry)
+
+
+def _forget_dead() -> None:
+    """Remove the gauges of replicas that were killed; this one may stand in for one of them."""
+    for file in Path(os.environ[MULTIPROCESS]).glob("gauge_live*_*.db") if MULTIPROCESS in os.environ else ():
+        number = int(file.stem.rpartition("_")[2])
+        try:
+            os.kill(number, 0)
+        except ProcessLookupError:
+            multiprocess.mark_process_dead(number)  # type: ignore[no-untyped-call]
+        except PermissionError:  # it lives
+            continue

@@ -6,6 +6,7 @@ import gc
 import hashlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from trainwright.servers.service.served import ServedModel
 from trainwright.servers.service.settings import Settings
 
 log = logging.getLogger("trainwright")
+_LONGEST_PAUSE = 60.0  # seconds between two attempts to load a model that could not be
 _WEIGHTS = ("best", "checkpoints")  # folders of a run whose files change with its weights
 
 
@@ -86,7 +88,9 @@ class Models:
         if settings.shadow is not None:
             names["shadow"] = settings.shadow
         self.by_role = {role: loaded(settings, role, name) for role, name in names.items()}
-        self._refused: set[str] = set()  # identities of models that could not be loaded
+        # When models that could not be loaded (they may have been copied in part) are tried again, by
+        # identity, and the pause after that.
+        self._refused: dict[str, tuple[float, float]] = {}
         self._stop = threading.Event()
         for role, model in self.by_role.items():
             changed(role, None, model)
@@ -124,14 +128,15 @@ class Models:
 
     def _look(self, role: str) -> None:
         """Load a model anew if its name stands for another one; the old one stays if that fails."""
-        now, identity = self.by_role[role], ""
+        now, identity, pause = self.by_role[role], "", self._settings.reload_seconds
         try:
             identity = identity_of(find(now.name, self._settings.runs_dir, has_model))
-            if identity == now.identity or identity in self._refused:
+            again, pause = self._refused.get(identity, (0.0, self._settings.reload_seconds))
+            if identity == now.identity or time.monotonic() < again:
                 return
             self.by_role[role] = new = loaded(self._settings, role, now.name)
         except Exception as error:  # the old model answers on
-            self._refused.add(identity)
+            self._refused[identity] = (time.monotonic() + pause, min(2 * pause, _LONGEST_PAUSE))
             self._changed(role, now, None)
             log.warning("%s cannot be loaded anew, and the model before answers on: %s", now.name, error)
         else:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import sqlite3
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -55,7 +55,9 @@ class Record(NamedTuple):
 
 
 class Sink(Protocol):
-    """A receiver of records."""
+    """A receiver of records; `noun` is what it keeps, in words."""
+
+    noun: str
 
     def take(self, model: ServedModel, rows: Any, records: Sequence[Record]) -> None:
         """Take records of one model, and their rows joined, as the predictor takes them."""
@@ -112,7 +114,7 @@ class Recorder:
             self._empty()
         self._empty()
         for sink in self._sinks:
-            self._guard(sink.close)
+            self._guard(sink, sink.close)
 
     def _empty(self) -> None:
         """Give what waits to the sinks."""
@@ -121,15 +123,16 @@ class Recorder:
         for model, group in groupby(records, lambda record: record.model):
             self._give(model, list(group))
         for sink in self._sinks:
-            self._guard(sink.tick)
+            self._guard(sink, sink.tick)
 
-    def _guard(self, do: Callable[[], None], rows: int = 0) -> None:
+    def _guard(self, sink: Sink, do: Callable[[], None], rows: int = 0) -> None:
         """Call what may fail: the thread goes on, and the next records may be kept."""
         try:
             do()
         except (TrainwrightError, OSError, ValueError, sqlite3.Error) as error:
             self._metrics.unrecorded.inc(rows)
-            log.warning("answers are not recorded: %s", type(error).__name__)
+            why = getattr(error, "strerror", None) or type(error).__name__
+            log.warning("%s cannot be kept: %s", sink.noun, why)
 
     def _give(self, model: ServedModel, records: Sequence[Record]) -> None:
         joinable = [one for one in records if isinstance(one.content, list)]
@@ -139,7 +142,9 @@ class Recorder:
             is_joined = isinstance(group[0].content, list)
             rows = model.form.joined([one.content for one in group]) if is_joined else group[0].content
             for sink in self._sinks:
-                self._guard(partial(sink.take, model, rows, group), sum(_count(one.answer) for one in group))
+                self._guard(
+                    sink, partial(sink.take, model, rows, group), sum(_count(one.answer) for one in group)
+                )
 
 
 def _count(answer: Answer) -> int:
@@ -164,10 +169,16 @@ class RequestLog:
         folder: Where they are written.
         sample: The share of the requests that are logged; chosen by the names of the requests.
         without: Columns that are left out.
+        metrics: Gets the number of rows that could not be written.
     """
 
-    def __init__(self, folder: Path, sample: float, without: Sequence[str]) -> None:
+    noun = "the log of requests"
+
+    def __init__(self, folder: Path, sample: float, without: Sequence[str], metrics: Metrics) -> None:
         self._folder = folder
+        self._metrics = metrics
+        # Not the number of the process, which is the same in every container.
+        self._own = uuid.uuid4().hex[:8]
         self._sample = sample
         self._without = {*without}
         self._parts: list[Any] = []
@@ -216,13 +227,19 @@ class RequestLog:
         self._since = time.monotonic()
         if not self._parts:
             return
-        parts, self._parts, self._rows = self._parts, [], 0
         moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         self._number += 1
-        path = self._folder / f"requests-{moment}-{os.getpid()}-{self._number}.parquet"
+        path = self._folder / f"requests-{moment}-{self._own}-{self._number}.parquet"
         hidden = path.with_name(f".{path.name}.tmp")
-        parquet.write_table(pa.concat_tables(parts), hidden)
-        hidden.rename(path)
+        try:
+            parquet.write_table(pa.concat_tables(self._parts), hidden)
+            hidden.rename(path)
+        except OSError:  # such as a full disk: the rows wait for another attempt
+            hidden.unlink(missing_ok=True)
+            if self._rows <= 2 * _PART_ROWS:
+                raise
+            self._metrics.unrecorded.inc(self._rows)
+        self._parts, self._rows = [], 0
 
 
 def _columns(rows: Any) -> Mapping[str, Any]:

@@ -9,27 +9,18 @@ import resource
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
-from trainwright.api import load
-from trainwright.errors import InputError, TrainwrightError
-from trainwright.monitoring.background import FILE as BACKGROUND
-from trainwright.monitoring.reference import FILE
-from trainwright.plugins import task_for
-from trainwright.records.artifact import ArtifactDir
-from trainwright.records.listing import has_model
-from trainwright.runs.lookup import find
-from trainwright.runs.watching import keep_background, reference_of
+from trainwright.errors import InputError
 from trainwright.servers.service.metrics import MULTIPROCESS
 from trainwright.servers.service.protocol import LimitedProtocol
+from trainwright.servers.service.references import reference_maker
 from trainwright.servers.service.settings import Settings
 
 log = logging.getLogger("trainwright")
@@ -102,38 +93,16 @@ def run(settings: Settings, say: Callable[[str, str | None], None]) -> None:
         else:
             os.environ[MULTIPROCESS] = folder
         say(address, grpc_address)
-        with _references(settings):
+        maker = reference_maker(settings)
+        maker.start()
+        try:
             if settings.workers == 1:
                 uvicorn.Server(config).run(sockets=[listening])
             else:
                 Multiprocess(config, sockets=[listening]).run()
-
-
-@contextmanager
-def _references(settings: Settings) -> Iterator[None]:
-    """Make what drift is measured against, and explanations are relative to, in a process of its own."""
-    maker = get_context("spawn").Process(target=make_references, args=(settings,), daemon=True)
-    maker.start()
-    try:
-        yield
-    finally:
-        maker.kill()
-        maker.join()
-
-
-def make_references(settings: Settings) -> None:
-    """Make the references and backgrounds that the runs do not keep yet; a run without its data gets none."""
-    for name in (settings.model, *(name for name, _ in settings.shares)):
-        try:
-            found = find(name, settings.runs_dir, has_model)
-            if isinstance(found, ArtifactDir) or (found.read_json(FILE) and found.read_json(BACKGROUND)):
-                continue
-            predictor = load(found.path, runs_dir=settings.runs_dir, trust=settings.trust)
-            if settings.window_seconds and not task_for(predictor.info).sums:
-                reference_of(found, predictor, trust=settings.trust)
-            keep_background(found, predictor, trust=settings.trust)
-        except TrainwrightError as error:
-            log.warning("drift of %s is not watched, nor are its predictions explained: %s", name, error)
+        finally:
+            maker.kill()
+            maker.join()
 
 
 def _bound(host: str, port: int, option: str) -> socket.socket:
