@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
+from starlette.requests import ClientDisconnect
 from starlette.testclient import TestClient
 
 import trainwright
 from trainwright.runs.run import Run
 from trainwright.servers.service.app import make_app
+from trainwright.servers.service.language import Drawing, Text
 from trainwright.servers.service.settings import Settings
 
 TEXT = "The cat sat on the mat. Der Bär läuft über die Straße. " * 60
@@ -115,3 +118,48 @@ def test_the_interface_is_described(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     assert {"/generate", "/v1/completions", "/v1/chat/completions", "/v1/models"} <= paths.keys()
     assert "/predict" not in paths
+
+
+@pytest.mark.parametrize(
+    ("path", "option"),
+    [
+        ("completions", {"echo": True}),
+        ("completions", {"logprobs": 1}),
+        ("completions", {"n": 2}),
+        ("completions", {"n": 0}),
+        ("completions", {"best_of": 3}),
+        ("completions", {"stop": ["x"] * 100}),
+        ("chat/completions", {"logprobs": True}),
+        ("chat/completions", {"tools": [{"type": "function"}]}),
+    ],
+)
+def test_options_that_would_change_the_answer_are_refused(
+    client: TestClient, path: str, option: dict[str, Any]
+) -> None:
+    body = {"prompt": "The "} if path == "completions" else {"messages": [{"role": "user", "content": "a"}]}
+    plain = {"model": "m", "max_tokens": 2, **body}
+    assert client.post(f"/v1/{path}", json=plain).status_code == 200
+    assert client.post(f"/v1/{path}", json={**plain, "n": 1, "logprobs": None}).status_code == 200
+    answer = client.post(f"/v1/{path}", json={**plain, **option})
+    assert answer.status_code == 422, answer.text
+    assert next(iter(option)) in answer.text
+
+
+def test_a_text_for_which_nobody_waits_ends(run: Run) -> None:
+    """Else the model would write on, for tokens that nobody reads."""
+    service = make_app(Settings(str(run.path))).state.service
+    asked = 0
+
+    async def step(work: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return work()
+
+    class Gone:
+        async def is_disconnected(self) -> bool:
+            return asked > 5
+
+    text = Text(service.models.main.predictor, "The ", 10_000, Drawing(1.0, None, 4))
+    with pytest.raises(ClientDisconnect):
+        asyncio.run(text.whole(step, Gone()))  # type: ignore[arg-type]
+    assert asked < 20

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import pytest
 from ruamel.yaml import YAML
+from starlette.testclient import TestClient
 
 from trainwright import api
 from trainwright.cli.main import main
@@ -27,6 +28,8 @@ from trainwright.plugins import names
 from trainwright.runs.run import Run
 from trainwright.servers.own import OwnServer
 from trainwright.servers.requirements import write_wheel
+from trainwright.servers.service.app import make_app
+from trainwright.servers.service.settings import Settings
 from trainwright.testing.server_suite import ServerSuite, artifact_in
 
 INSTALL = "apt-get install {} brings it"
@@ -127,6 +130,36 @@ class TestOwn(ServerSuite):
             "poddisruptionbudget.policy/churn-of-2026",
             "service/churn-of-2026",
         ]
+
+    def test_names_that_are_commands_are_refused(self, run_of: Callable[[str], Run], tmp_path: Path) -> None:
+        """The id of a run and the packages of a certificate stand in scripts and commands."""
+        path = api.export(run_of("lightgbm"), tmp_path / "model.onnx")
+        certificate = path.with_name("model.onnx.certificate.json")
+        known = json.loads(certificate.read_text())
+        for changed, words in (
+            ({"run": {**known["run"], "id": "a\ntouch owned\n#"}}, "run id"),
+            ({"run": {**known["run"], "id": "a$(touch owned)"}}, "run id"),
+            ({"versions": {**known["versions"], "--index-url=http://127.0.0.1": "1"}}, "asks for"),
+            ({"versions": {**known["versions"], "leftpad": "1.0"}}, "asks for 'leftpad'"),
+        ):
+            certificate.write_text(json.dumps({**known, **changed}))
+            with pytest.raises(InputError, match=re.escape(words)):
+                api.package(path, tmp_path / "package", name="svc")
+        link = tmp_path / "b\ntouch owned\n#"
+        link.symlink_to(run_of("lightgbm").path)
+        made = api.package(link, tmp_path / "package", name="svc")  # it has the name of its run
+        assert "touch owned" not in "".join(
+            one.read_text() for one in made.path.rglob("*.*") if one.suffix in (".sh", ".md", ".yaml")
+        )
+
+    def test_the_example_of_the_readme_is_answered(
+        self, package_of: Callable[[str, Path], Path], tmp_path: Path
+    ) -> None:
+        path = package_of("lightgbm", tmp_path)
+        (request,) = re.findall(r"-d '(.*)'$", (path / "README.md").read_text(), re.MULTILINE)
+        with TestClient(make_app(Settings(str(next(path.glob("model")))))) as client:
+            answer = client.post("/predict", json=json.loads(request))
+            assert answer.status_code == 200, answer.text
 
     def test_the_image_has_the_name_that_the_manifests_name(
         self, run_of: Callable[[str], Run], package_of: Callable[[str, Path], Path], tmp_path: Path

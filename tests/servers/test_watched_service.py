@@ -14,6 +14,8 @@ from starlette.testclient import TestClient
 
 import trainwright
 from customers import NEW, config, write_customers
+from trainwright.monitoring.drift import compare
+from trainwright.monitoring.logs import windows_of_log
 from trainwright.monitoring.reference import FILE, Reference
 from trainwright.runs.run import Run
 from trainwright.servers.service.app import make_app
@@ -182,6 +184,33 @@ def test_the_log_holds_rows_and_predictions(run: Run, tmp_path: Path) -> None:
     assert set(log["_run"]) == {run.id}
     assert (pd.Timestamp.now("UTC").tz_localize(None) - log["_time"]).abs().max() < pd.Timedelta("1h")
     assert not list((tmp_path / "log").glob(".*"))
+    reference = Reference.from_json(json.loads((run.path / FILE).read_bytes()))
+    (window,) = windows_of_log(tmp_path / "log", reference)  # as `monitor` reads it, labels or not
+    assert window.rows == 20
+    columns = {column.name: column for column in compare(window).columns}
+    assert [columns[name].missing[1] for name in ("age", "prediction", "confidence")] == [
+        np.mean([row["age"] is None for row in rows]),
+        0,
+        0,
+    ]
+
+
+def test_requests_of_two_forms_are_logged_together(run: Run, tmp_path: Path) -> None:
+    """Their columns are read as other types, and each change of type must not make a file."""
+    rows = rows_of(run, 20)
+    with TestClient(make_app(Settings(str(run.path), log=tmp_path, window_seconds=0))) as client:
+        for i in range(20):
+            if i % 2:
+                content = pd.DataFrame(rows[i : i + 1]).assign(password="x").to_csv(index=False)
+                answer = client.post("/predict", content=content, headers={"content-type": "text/csv"})
+            else:
+                answer = client.post("/predict", json={"columns": {k: [v] for k, v in rows[i].items()}})
+            assert answer.status_code == 200, answer.text
+    files = list(tmp_path.glob("*.parquet"))
+    assert len(files) <= 3
+    logs = [pd.read_parquet(file) for file in files]
+    assert sum(map(len, logs)) == 20
+    assert not any("password" in log for log in logs)  # the model does not take it
 
 
 def test_a_sample_of_the_requests_is_logged(run: Run, tmp_path: Path) -> None:

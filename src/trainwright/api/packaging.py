@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("trainwright")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")  # of a service in Kubernetes, with room for endings
 _MOST = 100  # replicas
+# What stands in scripts, tags of images and manifests as it is.
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 SUMS = "SHA256SUMS"
 
 
@@ -106,6 +108,8 @@ def package(
             f"name {name!r}: use lower-case letters, digits and hyphens, 40 at most, beginning with a letter"
         )
     path, found = usable_path(path), find(run, runs_dir, has_model)
+    if not isinstance(found, ArtifactDir):
+        found = RunDir(found.path.resolve())  # of a link: the run has the name of its folder
     server: type[Server] = adapter("server", to)
     check_target(path, found, to, is_folder=True)
     with tempfile.TemporaryDirectory(prefix="trainwright-package-") as place:
@@ -116,6 +120,11 @@ def package(
             artifact = _exported(found, to, server, aside, trust=trust)
         certificate = read_certificate(artifact)
         _check_predicts(certificate, to, server)
+        for what, word in (("run id", certificate.run["id"]), ("file name", artifact.name)):
+            if not _VERSION.fullmatch(str(word)):
+                raise InputError(
+                    f"{what} {str(word)[:80]!r}: a package takes letters, digits, '.', '_' and '-'"
+                )
         called = name or _name_of(certificate.run["experiment"])
         made = Package(called, artifact, certificate, replicas)
         folder = aside / "package"

@@ -1,9 +1,9 @@
 """Logs of requests as windows: tables of the rows that were served, with what was predicted for them.
 
-A log is a file of rows, or a folder of them, as others that Trainwright reads (the server writes Parquet):
-the columns of the rows, the columns of the predictions as `predict` writes them (`prediction`,
-`probability_<class>` ...), and `time` (a time, or seconds since 1970), `seconds` (of the request) and
-`request_id`, each where it is known.
+A log is the folder that `serve --log` writes, or any file or folder of rows that Trainwright reads: the
+columns of the rows, those of the predictions as `predict` writes them (`prediction`, `probability_<class>`
+...) or as the service does (`_prediction` ...), and `_time` (a time, or seconds since 1970) and `_seconds`
+(of the request), each where it is known.
 """
 
 from __future__ import annotations
@@ -36,14 +36,18 @@ def windows_of_log(path: Path | str, reference: Reference, size: int = ROWS) -> 
     outputs = {column.name for column in reference.columns if column.role == "output"}
     inputs = {column.name for column in reference.columns} - outputs
     texts = [column.name for column in reference.columns if column.kind in ("category", "text")]
-    chunks = row_chunks(path, None, texts)
+    is_of_service = any(Path(path).glob("requests-*.parquet"))
+    chunks = row_chunks(f"{path}/requests-*.parquet" if is_of_service else path, None, texts)
     if not inputs & set(chunks.names) and not outputs & set(chunks.names):
         raise InputError(
             f"{path} has none of the columns of run {reference.run}: {', '.join(sorted(inputs)[:8])}"
         )
-    predicted = [
-        name for name in chunks.names if name not in inputs and (name in outputs or _is_probability(name))
-    ]
+    predicted = {
+        name: plain
+        for name in chunks.names
+        for plain in [name.removeprefix("_")]
+        if name not in inputs and (plain in outputs or plain.startswith("probability_"))
+    }
     wanted = {*(inputs & set(chunks.names)), *predicted, *({TIME, SECONDS} & set(chunks.names))}
     windows = [Window(reference)]
     for table in chunks.tables(wanted, size):
@@ -63,16 +67,21 @@ def windows_of_log(path: Path | str, reference: Reference, size: int = ROWS) -> 
     return windows
 
 
-def _is_probability(name: str) -> bool:
-    return name.startswith("probability_")
+def _add(
+    window: Window, columns: Mapping[str, Array], inputs: set[str], predicted: Mapping[str, str]
+) -> None:
+    """Count rows of a log, which came at their own times.
 
-
-def _add(window: Window, columns: Mapping[str, Array], inputs: set[str], predicted: list[str]) -> None:
-    """Count rows of a log, which came at their own times."""
+    Args:
+        window: Counts them.
+        columns: The columns of the log.
+        inputs: Those of the rows.
+        predicted: Those of predictions, and their names in `Window.add`.
+    """
     times = as_numbers(columns[TIME], "time") if TIME in columns and TIME not in inputs else np.empty(0)
     times = times[np.isfinite(times)]
     at = float(times.min()) if len(times) else None
-    given: dict[str, Any] = {name: columns[name] for name in predicted}
+    given: dict[str, Any] = {plain: columns[name] for name, plain in predicted.items()}
     seconds = as_numbers(columns[SECONDS]).tolist() if SECONDS in columns and SECONDS not in inputs else None
     window.add({name: values for name, values in columns.items() if name in inputs}, given, seconds, at)
     if len(times):

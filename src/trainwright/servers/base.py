@@ -70,9 +70,10 @@ class Package:
     @property
     def extras(self) -> list[str]:
         """The extras of Trainwright that read the rows of the model."""
-        reads = [one.get("reads", {}).get("raw") for one in self.certificate.inputs]
+        reads = {one.get("reads", {}).get("raw") for one in self.certificate.inputs}
         has_tokenizer = self.certificate.data.get("tokenizer") is not None
-        return ["image"] * ("image" in reads) + ["text"] * has_tokenizer
+        is_table = "image" not in reads and not has_tokenizer  # also in CSV, Arrow and Parquet
+        return ["image"] * ("image" in reads) + ["text"] * has_tokenizer + ["tabular"] * is_table
 
 
 class Server(ABC):

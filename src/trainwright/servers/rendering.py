@@ -111,6 +111,24 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+def request(package: Package) -> dict[str, Any]:
+    """Return a request that our own server answers, made from what the training data held."""
+    from trainwright.datasets.images.preparation import ImagePreparation
+    from trainwright.datasets.tables.preparation import TabularPreparation, from_json
+    from trainwright.datasets.texts.preparation import TextPreparation
+
+    kept = package.certificate.data.get("preparation")
+    preparation = from_json(kept) if kept else None
+    match preparation:
+        case TabularPreparation(steps=None):
+            return {"rows": [{one.name: one.example for one in preparation.columns}]}
+        case ImagePreparation():
+            return {"images": ["(a file in base64)"]}
+        case TextPreparation():
+            return {"texts": ["..."]}
+    return {"rows": [example(package)]}
+
+
 def example(package: Package) -> dict[str, Any]:
     """Return a row for the model, as a request has it, in which there is something to fill in."""
     values = {"float64": 0.5, "string": "..."}

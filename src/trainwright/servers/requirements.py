@@ -26,6 +26,7 @@ _GLIBC = range(17, 37)  # minor versions that Debian 12 runs
 _DATE = (1980, 1, 1, 0, 0, 0)  # of the files in a wheel, so that its hash is that of its content
 _OPTIONS = ("--dry-run", "--ignore-installed", "--only-binary", ":all:", "--quiet", "--no-input")
 _NAME = re.compile(r"[\w.-]+")
+_VERSION = re.compile(r"\d[\w.+!-]*")
 
 Pinned = Mapping[str, tuple[str, set[str]]]  # name -> version, and the SHA-256 of its files
 
@@ -51,6 +52,7 @@ def write_requirements(folder: Path, certificate: Certificate, extras: Sequence[
     wheel = write_wheel(folder / "wheels")
     names = [name for name in certificate.versions if name != "trainwright"]
     named = {_distribution(name): certificate.versions[name] for name in names}
+    _check_known(named)
     wanted = [f"{name}=={version}" for name, version in named.items()] + list(packages)
     wanted.append(f"trainwright[{','.join(extras)}] @ {wheel.absolute().as_uri()}")
     pins = _resolved(wanted, _limits(named, extras if packages else None))
@@ -62,6 +64,23 @@ def write_requirements(folder: Path, certificate: Certificate, extras: Sequence[
         lines.append(" \\\n    ".join([what, *(f"--hash=sha256:{one}" for one in sorted(hashes))]))
     (folder / "requirements.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return wheel
+
+
+def _check_known(named: Mapping[str, str]) -> None:
+    """Refuse packages that no model of ours needs: a certificate may come from anyone, and names what is run.
+
+    Raises:
+        InputError: There is one, or it has an odd version.
+    """
+    known = {
+        _normal(found[0]) for line in metadata.requires("trainwright") or [] if (found := _NAME.match(line))
+    }
+    for name, version in named.items():
+        if _normal(name) not in known or not _VERSION.fullmatch(version):
+            raise InputError(
+                f"the certificate asks for {name[:80]!r} {version[:80]!r}, which no model of Trainwright "
+                "needs: export its run again"
+            )
 
 
 def _distribution(module: str) -> str:

@@ -229,7 +229,7 @@ def write_wheels(folder: Path, packages: Sequence[str] = ()) -> None:
     """
     folder.mkdir()
     declared = metadata.requires("trainwright") or []
-    lines = [line for line in declared if ";" not in line or "'serve'" in line]
+    lines = [line for line in declared if ";" not in line or "'serve'" in line or "'tabular'" in line]
     for line in [*lines, *_LIBRARIES, *packages]:
         matched = _NAME.match(line)
         assert matched is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from trainwright.servers.base import Package, Server
-from trainwright.servers.rendering import example, quoted, render
+from trainwright.servers.rendering import quoted, render, request
 from trainwright.servers.requirements import write_requirements
 
 
@@ -25,7 +25,7 @@ class BentomlServer(Server):
             "model": artifact,
             "wheel": f"wheels/{wheel.name}",
             "trust": package.executes_code,
-            "request": quoted({"rows": [example(package)]}),
+            "request": quoted(request(package)),
         }
         render(Path(__file__).with_name("templates"), folder, package, values)
         return (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from trainwright.servers.base import Package, Server
-from trainwright.servers.rendering import example, quoted, render, write_image
+from trainwright.servers.rendering import quoted, render, request, write_image
 from trainwright.servers.requirements import write_requirements
 
 _MIB = 2**20
@@ -52,7 +52,7 @@ class OwnServer(Server):
             "flags": flags,
             "memory": int(-(-(_BASE + _COPIES * size) // _STEP) * _STEP),
             "megabytes": f"{package.model_bytes / 1e6:.3g}",
-            "request": quoted({"rows": [example(package)]}),
+            "request": quoted(request(package)),
         }
         render(Path(__file__).with_name("templates"), folder, package, values)
         (folder / "prometheus" / "alerts.yml").write_text(alert_rules(package.name), encoding="utf-8")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from trainwright.errors import InputError
@@ -25,6 +25,7 @@ from trainwright.servers.service.forms.base import JSON, decoded
 
 _ENCODER = msgspec.json.Encoder()
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # the bytes of a character that is not whole yet
+_MOST_STOPS = 16
 _DEFAULT_TOKENS = 200
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
@@ -125,6 +126,19 @@ class Text:
         given, made = len(self._start), len(self._tokens)
         return {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
 
+    async def whole(self, step: Steps, request: Request) -> str:
+        """Return the whole text.
+
+        Raises:
+            ClientDisconnect: Nobody waits for it any more.
+        """
+        parts = []
+        async for piece in self.pieces(step):
+            if await request.is_disconnected():
+                raise ClientDisconnect
+            parts.append(piece)
+        return "".join(parts)
+
     async def pieces(self, step: Steps) -> AsyncIterator[str]:
         """Yield the text in pieces, each as soon as no token can change it."""
         predictor, said = self.predictor, 0
@@ -184,7 +198,7 @@ class Language:
         predictor, _ = self._predictor_of(request)
         text = _checked(lambda: Text(predictor, asked.prompt, asked.max_tokens, drawing))
         if not asked.stream:
-            whole = "".join([piece async for piece in text.pieces(self._step)])
+            whole = await text.whole(self._step, request)
             return _json(
                 {"text": whole, "finish_reason": text.ended_by, "usage": text.usage, "run": predictor.run_id}
             )
@@ -217,7 +231,7 @@ class Language:
             )
         choices, usage = [], dict.fromkeys(texts[0].usage, 0)
         for index, text in enumerate(texts):
-            whole = "".join([piece async for piece in text.pieces(self._step)])
+            whole = await text.whole(self._step, request)
             choices.append({"index": index, "text": whole, "finish_reason": text.ended_by, "logprobs": None})
             usage = {key: value + text.usage[key] for key, value in usage.items()}
         return _json({**head, "object": "text_completion", "choices": choices, "usage": usage})
@@ -241,7 +255,7 @@ class Language:
         head = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": name}
         if asked.stream:
             return _stream(self._chat_events(text, {**head, "object": "chat.completion.chunk"}), done=True)
-        whole = "".join([piece async for piece in text.pieces(self._step)])
+        whole = await text.whole(self._step, request)
         message = {"role": "assistant", "content": whole.strip()}
         choice = {"index": 0, "message": message, "finish_reason": text.ended_by}
         return _json({**head, "object": "chat.completion", "choices": [choice], "usage": text.usage})
@@ -279,6 +293,8 @@ def _checked(make: Callable[[], Any]) -> Any:
 def _text(predictor: Predictor, prompt: str, limit: int | None, asked: Completion | Chat) -> Text:
     """Return the text that a client of OpenAI asks for."""
     stops = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop or ())
+    if len(stops) > _MOST_STOPS:
+        raise RequestError(422, "invalid_request", f"{len(stops):,} stops given; there may be {_MOST_STOPS}")
     if any(not stop for stop in stops):
         raise RequestError(422, "invalid_request", "stop holds an empty text")
     seed = secrets.randbits(32) if asked.seed is None else asked.seed
@@ -288,6 +304,9 @@ def _text(predictor: Predictor, prompt: str, limit: int | None, asked: Completio
     return text
 
 
+_ONE = ("n", "best_of")  # options that may be 1
+
+
 def _refuse(**options: Any) -> None:
     """Refuse options of OpenAI's that would change the answer, and that there are not here.
 
@@ -295,7 +314,7 @@ def _refuse(**options: Any) -> None:
         RequestError: One is given.
     """
     for name, value in options.items():
-        if value not in (None, False, 0, [], 1):
+        if value is not None and value is not False and value != [] and not (value == 1 and name in _ONE):
             raise RequestError(422, "unknown_option", f"{name} is not supported: leave it out")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sqlite3
 import threading
 import time
 import uuid
@@ -22,7 +21,6 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from trainwright.datasets.tables.table import Table
-from trainwright.errors import TrainwrightError
 from trainwright.servers.service.metrics import Metrics
 from trainwright.servers.service.served import Answer, ServedModel
 
@@ -129,7 +127,7 @@ class Recorder:
         """Call what may fail: the thread goes on, and the next records may be kept."""
         try:
             do()
-        except (TrainwrightError, OSError, ValueError, sqlite3.Error) as error:
+        except Exception as error:  # the thread must not end
             self._metrics.unrecorded.inc(rows)
             why = getattr(error, "strerror", None) or type(error).__name__
             log.warning("%s cannot be kept: %s", sink.noun, why)
@@ -139,12 +137,17 @@ class Recorder:
         groups = [joinable] if joinable else []
         groups += [[one] for one in records if not isinstance(one.content, list)]
         for group in groups:
-            is_joined = isinstance(group[0].content, list)
-            rows = model.form.joined([one.content for one in group]) if is_joined else group[0].content
             for sink in self._sinks:
                 self._guard(
-                    sink, partial(sink.take, model, rows, group), sum(_count(one.answer) for one in group)
+                    sink, partial(_hand, sink, model, group), sum(_count(one.answer) for one in group)
                 )
+
+
+def _hand(sink: Sink, model: ServedModel, records: Sequence[Record]) -> None:
+    """Give records of one model to a sink."""
+    is_joined = isinstance(records[0].content, list)
+    rows = model.form.joined([one.content for one in records]) if is_joined else records[0].content
+    sink.take(model, rows, records)
 
 
 def _count(answer: Answer) -> int:
@@ -162,8 +165,8 @@ def joined_answers(records: Sequence[Record]) -> dict[str, list[Any]]:
 class RequestLog:
     """A log of rows and predictions as Parquet files, which `data.type: requests` reads.
 
-    Beside the columns of the rows there are `_time` (UTC), `_request_id`, `_row` (from 1), `_run`, and those
-    of the predictions, `_prediction` and so on.
+    Beside the columns of the rows there are `_time` (UTC), `_request_id`, `_seconds` (of the request), `_row`
+    (from 1), `_run`, and those of the predictions, `_prediction` and so on.
 
     Args:
         folder: Where they are written.
@@ -181,7 +184,7 @@ class RequestLog:
         self._own = uuid.uuid4().hex[:8]
         self._sample = sample
         self._without = {*without}
-        self._parts: list[Any] = []
+        self._parts: dict[Any, list[Any]] = {}  # tables, by schema: requests may differ in it
         self._rows = 0
         self._since = time.monotonic()
         self._number = 0
@@ -198,13 +201,12 @@ class RequestLog:
         columns = {name: cells for name, cells in _columns(rows).items() if name not in self._without}
         columns["_time"] = np.repeat([np.datetime64(int(one.at * 1e6), "us") for one in records], counts)
         columns["_request_id"] = np.repeat(np.array([one.identifier for one in records], object), counts)
+        columns["_seconds"] = np.repeat(np.array([one.seconds for one in records], np.float32), counts)
         columns["_row"] = np.concatenate([np.arange(1, count + 1) for count in counts])
         columns["_run"] = np.full(sum(counts), model.predictor.run_id, object)
         columns |= {f"_{name}": cells for name, cells in joined_answers(records).items()}
         table = pa.table({name: _arrow(cells) for name, cells in columns.items()})
-        if self._parts and table.schema != self._parts[0].schema:
-            self._write()
-        self._parts.append(table.filter(pa.array(is_logged)))
+        self._parts.setdefault(table.schema, []).append(table.filter(pa.array(is_logged)))
         self._rows += int(is_logged.sum())
 
     def _is_chosen(self, identifier: str) -> bool:
@@ -222,24 +224,30 @@ class RequestLog:
 
     def _write(self) -> None:
         import pyarrow as pa
-        from pyarrow import parquet
 
         self._since = time.monotonic()
         if not self._parts:
             return
+        for schema in [*self._parts]:
+            self._write_table(pa.concat_tables(self._parts[schema]), schema)
+
+    def _write_table(self, table: Any, schema: Any) -> None:
+        from pyarrow import parquet
+
         moment = time.strftime("%Y%m%dT%H%M%S", time.gmtime())
         self._number += 1
         path = self._folder / f"requests-{moment}-{self._own}-{self._number}.parquet"
         hidden = path.with_name(f".{path.name}.tmp")
         try:
-            parquet.write_table(pa.concat_tables(self._parts), hidden)
+            parquet.write_table(table, hidden)
             hidden.rename(path)
         except OSError:  # such as a full disk: the rows wait for another attempt
             hidden.unlink(missing_ok=True)
             if self._rows <= 2 * _PART_ROWS:
                 raise
-            self._metrics.unrecorded.inc(self._rows)
-        self._parts, self._rows = [], 0
+            self._metrics.unrecorded.inc(len(table))
+        del self._parts[schema]
+        self._rows -= len(table)
 
 
 def _columns(rows: Any) -> Mapping[str, Any]:

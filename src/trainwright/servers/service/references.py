@@ -1,4 +1,4 @@
-"""What drift is measured against, and explanations are relative to: made in a process of its own."""
+"""References of drift and backgrounds of explanations, made in a process of their own."""
 
 from __future__ import annotations
 

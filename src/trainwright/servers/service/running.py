@@ -48,6 +48,16 @@ class _Factory:
         return app
 
 
+class _Replicas(Multiprocess):
+    """The processes of the replicas."""
+
+    def terminate_all(self) -> None:
+        """Close the port first: else connections that no replica accepts any more would wait in vain."""
+        for one in self.sockets:
+            one.close()
+        super().terminate_all()
+
+
 def run(settings: Settings, say: Callable[[str, str | None], None]) -> None:
     """Serve until a signal ends it.
 
@@ -99,7 +109,7 @@ def run(settings: Settings, say: Callable[[str, str | None], None]) -> None:
             if settings.workers == 1:
                 uvicorn.Server(config).run(sockets=[listening])
             else:
-                Multiprocess(config, sockets=[listening]).run()
+                _Replicas(config, sockets=[listening]).run()
         finally:
             maker.kill()
             maker.join()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,9 +12,11 @@ import numpy as np
 
 from trainwright.datasets.tables.table import nearest
 from trainwright.inference.predictor import Predictor
-from trainwright.servers.service.errors import invalid, malformed
+from trainwright.servers.service.errors import RequestError, invalid, malformed
 from trainwright.servers.service.forms.base import JSON, Form, Rows, decoded
 from trainwright.types import Array
+
+_MOST_BYTES = 1 << 28  # of arrays, unpacked
 
 
 class ArrayForm(Form):
@@ -107,9 +110,17 @@ class ArrayForm(Form):
 def _numpy(body: bytes) -> Any:
     """Return the array, or the arrays by name, of a file of NumPy; never pickles."""
     try:
+        if zipfile.is_zipfile(io.BytesIO(body)):
+            members = zipfile.ZipFile(io.BytesIO(body)).infolist()
+            if sum(one.file_size for one in members) > _MOST_BYTES:
+                raise RequestError(
+                    413, "body_too_large", f"the arrays unpack to more than {_MOST_BYTES:,} bytes"
+                )
         found = np.load(io.BytesIO(body), allow_pickle=False)
         return dict(found) if hasattr(found, "files") else found
-    except (ValueError, OSError, EOFError, KeyError) as error:
+    except RequestError:
+        raise
+    except Exception as error:  # of zip files there are many
         raise malformed(f"the array cannot be read: {str(error)[:200]}") from None
 
 

@@ -154,7 +154,7 @@ class TableForm(Form):
                     raise malformed("the body is not text in UTF-8: name its encoding as charset") from None
                 except TrainwrightError as error:
                     raise malformed(str(error).replace(file.name, "the request")) from None
-            return Rows(frame, len(frame), by_column=True)
+            return Rows(frame[[name for name in self.names if name in frame]], len(frame), by_column=True)
 
         return read
 
