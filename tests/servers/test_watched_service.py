@@ -188,7 +188,7 @@ def test_the_log_holds_rows_and_predictions(run: Run, tmp_path: Path) -> None:
     (window,) = windows_of_log(tmp_path / "log", reference)  # as `monitor` reads it, labels or not
     assert window.rows == 20
     columns = {column.name: column for column in compare(window).columns}
-    assert [columns[name].missing[1] for name in ("age", "prediction", "confidence")] == [
+    assert [columns[name].statistics["missing"][1] for name in ("age", "prediction", "confidence")] == [
         np.mean([row["age"] is None for row in rows]),
         0,
         0,
