@@ -41,6 +41,31 @@ CASES: dict[str, tuple[dict[str, str], dict[str, dict[str, str]]]] = {
         {"TrainwrightSlow": {}},
     ),
     "queue": ({**QUIET, "trainwright_queue_rows": "1500x60"}, {"TrainwrightQueue": {}}),
+    "several models": (
+        {
+            **QUIET,
+            'trainwright_model_info{run="r", role="main", instance="1"}': "1x60",
+            'trainwright_model_info{run="s", role="main", instance="2"}': "1x60",
+            'trainwright_model_info{run="s", role="shadow", instance="1"}': "1x60",
+            'trainwright_model_info{run="r", role="main", instance="2"}': "0x60",
+        },
+        {"TrainwrightModels": {}},
+    ),
+    "two services": (
+        {
+            **QUIET,
+            'trainwright_requests_total{code="200", job="other"}': "0+90000x60",
+            'trainwright_requests_total{code="503", job="svc"}': "0+1x60",
+            'trainwright_requests_total{code="200", job="svc"}': "0+9x60",
+            'trainwright_model_info{run="a", role="main", job="other"}': "1x60",
+            'trainwright_model_info{run="b", role="main", job="svc"}': "1x60",
+        },
+        {"TrainwrightErrors": {}},
+    ),
+    "a replica": (
+        {**QUIET, 'up{job="svc", instance="1"}': "0x60", 'up{job="svc", instance="2"}': "1x60"},
+        {"TrainwrightReplicaDown": {}},
+    ),
     "drift": (
         {
             **QUIET,
@@ -54,7 +79,7 @@ CASES: dict[str, tuple[dict[str, str], dict[str, dict[str, str]]]] = {
 
 
 def test_every_alert_is_tested() -> None:
-    assert {one.name for one in alerts()} == {name for _, fired in CASES.values() for name in fired}
+    assert {one.name for one in alerts(job="svc")} == {name for _, fired in CASES.values() for name in fired}
 
 
 def test_the_rules_are_yaml() -> None:
@@ -81,7 +106,7 @@ def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_alerts_fire(name: str, tmp_path: Path) -> None:
     series, fired = CASES[name]
-    (tmp_path / "rules.yml").write_text(rules())
+    (tmp_path / "rules.yml").write_text(rules(job="svc"))
     test = {
         "rule_files": ["rules.yml"],
         "evaluation_interval": "1m",

@@ -7,9 +7,11 @@ import importlib.util
 import json
 import re
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import onnxruntime
@@ -123,6 +125,32 @@ class TestBentoml(ServerSuite):
         assert (path / bento["python"]["requirements_txt"]).is_file()
         assert all((path / name).exists() for name in bento["include"])
         assert "bentoml==" in (path / "requirements.txt").read_text()
+
+    def test_rows_of_other_clients_do_no_harm(
+        self,
+        package_of: Callable[[str, Path], Path],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """BentoML's dispatcher puts rows of several clients into one call; it is not needed to look at that."""
+        path = package_of("lightgbm", tmp_path)
+        (text,) = re.findall(r"-d '(.*)'$", (path / "README.md").read_text(), re.MULTILINE)
+        (row,) = json.loads(text)["rows"]
+        plain: Any = SimpleNamespace(
+            service=lambda **_: lambda cls: cls, api=lambda **_: lambda method: method
+        )
+        monkeypatch.setitem(sys.modules, "bentoml", plain)
+        scope: dict[str, Any] = {"__file__": str(path / "service.py"), "__name__": "service"}
+        exec((path / "service.py").read_text(), scope)
+        predict = scope["Service"]().predict
+        number = next(name for name, cell in row.items() if isinstance(cell, float))
+        short = {name: cell for name, cell in row.items() if name != number}
+        alone = predict([row])
+        assert set(alone[0]) > {"prediction"}
+        together = predict([row, {**row, number: "x"}, short, row])
+        assert [together[0], together[3]] == [*alone, *alone]
+        assert number in together[1]["error"]
+        assert together[2] == {"error": f"there is no column {number!r}"} == predict([short])[0]
 
 
 @pytest.mark.soak

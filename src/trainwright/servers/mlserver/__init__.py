@@ -36,8 +36,6 @@ class MlserverServer(Server):
         model = {
             "name": package.name,
             "implementation": "runtime.TrainwrightRuntime",
-            "max_batch_size": 64,
-            "max_batch_time": 0.005,
             "inputs": [
                 {"name": one["name"], "datatype": _datatype(one["dtype"]), "shape": [-1, *one["shape"]]}
                 for one in package.certificate.inputs

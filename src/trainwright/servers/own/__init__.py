@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
+from trainwright.monitoring.alerts import rules
 from trainwright.servers.base import Package, Server
 from trainwright.servers.rendering import quoted, render, request, write_image
 from trainwright.servers.requirements import write_requirements
@@ -55,61 +55,7 @@ class OwnServer(Server):
             "request": quoted(request(package)),
         }
         render(Path(__file__).with_name("templates"), folder, package, values)
-        (folder / "prometheus" / "alerts.yml").write_text(alert_rules(package.name), encoding="utf-8")
+        (folder / "prometheus" / "alerts.yml").write_text(
+            rules(labels={"service": package.name}, job=package.name), encoding="utf-8"
+        )
         return f"./run.sh --replicas {package.replicas}"
-
-
-def alert_rules(service: str) -> str:
-    """Return the rules of Prometheus for a service, as YAML."""
-    replicas = f'job="{service}"'
-    rules = [
-        ("ReplicaDown", f"up{{{replicas}}} == 0", "1m", "a replica does not answer"),
-        (
-            "RequestsFail",
-            f'sum(rate(trainwright_requests_total{{{replicas}, code=~"5.."}}[5m])) / '
-            f"sum(rate(trainwright_requests_total{{{replicas}}}[5m])) > 0.01",
-            "5m",
-            "more than 1% of the requests fail",
-        ),
-        (
-            "RequestsRefused",
-            f'sum(rate(trainwright_requests_total{{{replicas}, code="429"}}[5m])) > 0',
-            "5m",
-            "requests are refused, as the queue is full",
-        ),
-        (
-            "RequestsSlow",
-            "histogram_quantile(0.99, sum by (le) "
-            f"(rate(trainwright_request_seconds_bucket{{{replicas}}}[5m]))) > 1",
-            "10m",
-            "one request in a hundred takes more than a second",
-        ),
-        (
-            "QueueGrows",
-            f"min_over_time(trainwright_queue_rows{{{replicas}}}[5m]) > 0",
-            "5m",
-            "rows wait all the time",
-        ),
-        (
-            "InputsDrift",
-            f"max by (job) (trainwright_drift_alarm{{{replicas}}}) > 0",
-            "0m",
-            "rows are not like those of the training",
-        ),
-        (
-            "SeveralModels",
-            f'count(count by (run) (trainwright_model_info{{{replicas}, role="main"}} == 1)) > 1',
-            "15m",
-            "replicas answer with different models",
-        ),
-    ]
-    lines = ["groups:", f"  - name: {service}", "    rules:"]
-    for name, expression, span, said in rules:
-        lines += [
-            f"      - alert: {name}",
-            f"        expr: {json.dumps(expression)}",
-            f"        for: {span}",
-            f"        labels: {{service: {service}}}",
-            f"        annotations: {{summary: {json.dumps(f'{service}: {said}')}}}",
-        ]
-    return "\n".join(lines) + "\n"
