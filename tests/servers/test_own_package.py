@@ -17,6 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
+import kubernetes_validate
 import pytest
 from ruamel.yaml import YAML
 from starlette.testclient import TestClient
@@ -98,13 +99,12 @@ class TestOwn(ServerSuite):
         self, package_of: Callable[[str, Path], Path], tmp_path: Path
     ) -> None:
         """By the schemas of the package kubernetes-validate, which refuses unknown fields, too."""
-        validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
         path = package_of("lightgbm", tmp_path) / "kubernetes"
         kinds = set()
         for file in path.glob("*.yaml"):
             if file.name != "kustomization.yaml":
                 manifest = yaml_of(file)
-                validate.validate(manifest, "1.32", strict=True)
+                kubernetes_validate.validate(manifest, "1.32", strict=True)
                 kinds.add(manifest["kind"])
         assert kinds == {"Deployment", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget"}
 
