@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -127,13 +128,14 @@ class Script:
         connection: http.client.HTTPConnection | None = None,
         path: str = "/predict",
         body: bytes = b"{}",
+        method: str = "POST",
     ) -> dict[str, Any]:
         """Return the answer to a request."""
         one = connection or http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        one.request("POST", path, body=body, headers={"Content-Type": "application/json"})
+        one.request(method, path, body=body, headers={"Content-Type": "application/json"})
         answer = one.getresponse()
         content = answer.read()
-        assert answer.status == 200, (answer.status, content)
+        assert answer.status in (200, 202), (answer.status, content)
         found: dict[str, Any] = json.loads(content)
         return found
 
@@ -271,6 +273,13 @@ def test_the_model_answers_while_a_replica_is_killed(package: Path, tmp_path: Pa
             script.said("has ended, and starts again")
             load.wait(200)
         assert load.errors == []
+        # Replicas share what they predicted: labels come to any of them.
+        ids = [script.ask(body=body)["id"] for _ in range(6)]
+        for name in ids:
+            script.ask(path="/feedback", body=json.dumps({"id": name, "label": 0}).encode())
+        deadline = time.monotonic() + 60
+        while (used := script.ask(path="/quality", method="GET")["models"][0]["used"]) < len(ids):
+            assert time.monotonic() < deadline, f"{used} of {len(ids)} labels are used"
 
 
 def test_replicas_are_started_as_the_package_says(package: Path, tmp_path: Path) -> None:
@@ -280,7 +289,10 @@ def test_replicas_are_started_as_the_package_says(package: Path, tmp_path: Path)
         script.said("with 1 replicas")
         words = script.ask()["words"]
         ports = ["--port", str(script.port + 1)]
-        assert words == ["serve", "model", "--host", "127.0.0.1", *ports, "--key-file", str(key)]
+        state = words[words.index("--state") + 1]
+        own = [*ports, "--state", state, "--key-file", str(key)]
+        assert words == ["serve", "model", "--host", "127.0.0.1", *own]
+        assert Path(state).is_dir()
         with pytest.raises(AssertionError, match="404"):  # each replica has its own
             script.ask(path="/metrics")
 
