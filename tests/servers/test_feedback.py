@@ -313,7 +313,7 @@ def test_many_replicas_open_and_write_at_once(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_named(run: Run, tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"no data base, but long enough to be one" * 100)
+    (tmp_path / FILE).write_bytes(b"no database, but long enough to be one" * 100)
     with pytest.raises(InputError, match=r"feedback\.sqlite cannot be used .* delete it"):
         make_app(Settings(str(run.path), state=tmp_path))
 

@@ -79,6 +79,6 @@ def late(seconds: float) -> RequestError:
     return RequestError(
         503,
         "timeout",
-        f"the model did not come to this request within {seconds:g} s: try again, or send fewer rows",
+        f"the request waited for {seconds:g} s and timed out in the queue: try again, or send fewer rows",
         headers={"Retry-After": "1"},
     )

@@ -1,6 +1,6 @@
 """Labels that come after the predictions, and the quality of the models by them.
 
-The recorder's thread writes predictions to a data base that the replicas share; a label may reach another
+The recorder's thread writes predictions to a database that the replicas share; a label may reach another
 replica than the one that answered. Labels that come before their prediction is written wait for it.
 """
 
@@ -87,7 +87,7 @@ class Feedback:
 
     Args:
         models: The models.
-        store: The data base of the predictions.
+        store: The database of the predictions.
         metrics: Gets the quality, and the number of labels by outcome.
         read_body: Reads the body of a request.
         folder: The folder of the log of requests, which gets the labels, too.
@@ -143,7 +143,7 @@ class Feedback:
             self._due = time.monotonic() + max(_JUDGED_EVERY, _REST * (time.monotonic() - began))
 
     def close(self) -> None:
-        """Write what is left, and close the data base."""
+        """Write what is left, and close the database."""
         self.tick()
         self._store.close()
 

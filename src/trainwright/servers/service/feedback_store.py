@@ -1,4 +1,4 @@
-"""The predictions that wait for their labels, in a data base that the replicas share."""
+"""The predictions that wait for their labels, in a database that the replicas share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Known(NamedTuple):
 
 
 class Store:
-    """The data base; it may be used from many threads.
+    """The database; it may be used from many threads.
 
     Args:
         folder: The folder that the replicas share.
@@ -78,7 +78,7 @@ class Store:
             ) from None
 
     def close(self) -> None:
-        """Close the data base."""
+        """Close the database."""
         with self._lock:
             self._base.close()
 
