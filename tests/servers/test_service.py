@@ -7,6 +7,8 @@ import base64
 import gzip
 import io
 import json
+import os
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,11 +26,14 @@ from starlette.testclient import TestClient
 import trainwright
 from customers import NEW, config, write_customers
 from trainwright.errors import DataError, InputError, RunNotFoundError
+from trainwright.records.listing import has_model
+from trainwright.runs.lookup import find
 from trainwright.runs.run import Run
 from trainwright.servers.service import protocol
 from trainwright.servers.service.app import make_app
 from trainwright.servers.service.batching import Batcher, Job
 from trainwright.servers.service.errors import RequestError
+from trainwright.servers.service.models import identity_of
 from trainwright.servers.service.running import refuse_open
 from trainwright.servers.service.settings import Settings
 
@@ -439,6 +444,37 @@ class TestModels:
                 pass
             assert client.post("/predict", json=NEW).json()["run"] == other.id
 
+    def test_a_model_that_was_copied_in_part_is_tried_again(
+        self, run: Run, other: Run, tmp_path: Path
+    ) -> None:
+        """As `cp -r` goes on: the weights are there, and what describes the data is not yet."""
+        path = tmp_path / "current"
+        shutil.copytree(run.path, path)
+        with TestClient(make_app(Settings(str(path), reload_seconds=0.01))) as client:
+            first = client.post("/predict", json=NEW).json()["predictions"]
+            shutil.rmtree(path)
+            shutil.copytree(other.path, path, ignore=shutil.ignore_patterns("data.json"))
+            while 'outcome="failed"' not in client.get("/metrics").text:
+                pass
+            assert client.post("/predict", json=NEW).json()["predictions"] == first
+            shutil.copyfile(other.path / "data.json", path / "data.json")
+            while client.post("/predict", json=NEW).json()["predictions"] == first:
+                pass
+
+    def test_other_weights_are_another_model(self, run: Run, tmp_path: Path) -> None:
+        path = tmp_path / "run"
+        shutil.copytree(run.path, path)
+        before = identity_of(find(path, None, has_model))
+        assert identity_of(find(path, None, has_model)) == before
+        weights = next((path / "best").iterdir())
+        for change in (
+            lambda: os.utime(weights, ns=(1, 1)),
+            lambda: weights.rename(weights.with_name("other")),
+        ):
+            change()
+            assert identity_of(find(path, None, has_model)) != before
+            before = identity_of(find(path, None, has_model))
+
     def test_an_exported_model_is_served(self, run: Run, tmp_path: Path, expected: pd.DataFrame) -> None:
         path = trainwright.export(run, tmp_path / "model.onnx")
         with TestClient(make_app(Settings(str(path)))) as client:
@@ -560,6 +596,37 @@ class TestQueue:
             assert batches == [["a"], ["b", "c", "d", "e"], ["f"]]
 
         self._run(check)
+
+    def test_a_batch_has_no_more_rows_than_it_may(self) -> None:
+        async def check(batcher: Batcher, batches: list[Any], may_answer: threading.Semaphore) -> None:
+            tasks = [asyncio.create_task(batcher.ask(work, 2, "key")) for work in "abc"]
+            while batcher.waiting < 4:  # one may be taken
+                await asyncio.sleep(0)
+            may_answer.release(3)
+            assert await asyncio.gather(*tasks) == [*"abc"]
+            assert max(map(len, batches)) <= 1
+
+        self._run(check, max_batch=3)
+
+    def test_clients_in_step_meet_in_one_batch(self) -> None:
+        async def check(batcher: Batcher, batches: list[Any], may_answer: threading.Semaphore) -> None:
+            held = asyncio.create_task(batcher.ask("held", 1, "key"))
+            while not batcher.waiting:
+                await asyncio.sleep(0)
+            while batcher.waiting:
+                await asyncio.sleep(0)
+            first = [asyncio.create_task(batcher.ask(work, 1, "key")) for work in "ab"]
+            while batcher.waiting < 2:
+                await asyncio.sleep(0)
+            may_answer.release(3)
+            await asyncio.gather(held, *first)
+            third = asyncio.create_task(batcher.ask("c", 1, "key"))
+            while not batcher.waiting:
+                await asyncio.sleep(0)
+            assert await asyncio.gather(third, batcher.ask("d", 1, "key")) == ["c", "d"]
+            assert batches == [["held"], ["a", "b"], ["c", "d"]]
+
+        self._run(check, batch_seconds=1000.0)
 
     def test_a_client_that_is_alone_never_waits_for_others(self) -> None:
         async def check(batcher: Batcher, batches: list[Any], may_answer: threading.Semaphore) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import threading
 import time
 import uuid
@@ -70,6 +71,9 @@ class _Windows:
             self.save()
             with self._lock:
                 self._window, self._index = Window(self.reference), index
+            for folder in self._folder.glob(f"{self.reference.id[:16]}-*"):
+                if int(folder.name.rpartition("-")[2]) < index - _KEPT:
+                    shutil.rmtree(folder, ignore_errors=True)  # other replicas remove it, too
 
     def save(self) -> None:
         """Write the window."""
