@@ -360,3 +360,27 @@ def test_a_log_with_labels_becomes_the_next_training_table(
     child = trainwright.retrain(run, data=log, runs_dir=folder / "runs", quiet=True)
     assert child.retraining["rows"]["test"] > 0
     assert trainwright.evaluate(run, data=log, runs_dir=folder / "runs")
+
+
+def test_a_prediction_with_labels_is_not_replaced(tmp_path: Path) -> None:
+    """A client that repeats an id must not take the labels away that have come."""
+    store = Store(tmp_path, 100)
+    store.add([Predicted("a", "first", np.zeros(1, np.float32))])
+    store.add([Predicted("a", "second", np.zeros(1, np.float32))])
+    assert store.known(["a"])["a"].run == "second"
+    store.label([("a", "[1]", b"x")])
+    store.add([Predicted("a", "third", np.ones(1, np.float32))])
+    assert store.known(["a"])["a"] == ("second", 1, "[1]")
+    store.close()
+
+
+def test_one_replica_judges_at_a_time(tmp_path: Path) -> None:
+    first, second = Store(tmp_path, 100), Store(tmp_path, 100)
+    assert [first.takes_turn(1000.0), second.takes_turn(1000.0), first.takes_turn(1000.0)] == [
+        True,
+        False,
+        False,
+    ]
+    assert second.takes_turn(0.0)
+    first.close()
+    second.close()
