@@ -232,10 +232,11 @@ class Service:
         """
         answer = await self.ask(asked)
         self.shadow.follow(read, answer)
-        if not answer.errors:
-            seconds = time.perf_counter() - began
-            record = Record(identifier, asked.model, asked.rows.content, answer, time.time(), seconds)
-            self._recorder.add(record)
+        seconds = time.perf_counter() - began
+        record = Record(identifier, asked.model, asked.rows.content, answer, time.time(), seconds)
+        self._recorder.add(record)
+        if answer.errors:
+            self.metrics.failed.inc(len(answer.errors))
         return answer
 
     async def ask(self, asked: Asked) -> Answer:

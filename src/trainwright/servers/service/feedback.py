@@ -352,7 +352,7 @@ def _refused(item: Item, known: Known | None, before: str | None) -> Verdict | N
     elif not item.rows:
         message = "the list of labels is empty"
     elif known is not None and len(item.rows) != known.rows:
-        message = f"{len(item.rows):,} labels given; the request has {known.rows:,} rows"
+        message = f"{len(item.rows):,} labels given; the request has {known.rows:,} rows with predictions"
     elif any(label is None for label in item.rows):
         message = "a label is null; leave out requests whose labels are not known"
     elif (before := (known and known.labels) or before) is not None:
