@@ -100,6 +100,20 @@ def labels_of(frame: pd.DataFrame, requests: dict[str, Any], target: str) -> lis
     ]
 
 
+@pytest.mark.parametrize("name", ["model.onnx", "model"])
+def test_an_exported_model_knows_the_metrics_of_its_run(
+    run: Run, frame: pd.DataFrame, tmp_path: Path, name: str
+) -> None:
+    path = trainwright.export(run, tmp_path / name, "onnx" if "." in name else "native")
+    requests = dict([*requests_of(frame).items()][:20])
+    with TestClient(make_app(Settings(str(path), state=tmp_path / "state", window_seconds=0))) as client:
+        predict(client, requests)
+        feed(client, labels_of(frame, requests, "plan"))
+        (found,) = quality(client, sum(map(len, requests.values())))
+    for metric in ("accuracy", "roc_auc", "f1"):
+        assert found["metrics"][metric]["expected"] == run.metrics[f"test_{metric}"]
+
+
 def test_quality_is_that_of_all_labelled_rows(client: TestClient, run: Run, frame: pd.DataFrame) -> None:
     requests = requests_of(frame)
     answers = predict(client, requests)

@@ -314,8 +314,7 @@ class Feedback:
             return known[1]
         outputs, encoded = self._store.labeled(predictor.run_id, rows)
         targets = _decoded_targets(model, encoded)
-        result = predictor.run.result()
-        own = {} if result is None else result.test_metrics
+        own = predictor.run.test_metrics()
         expected = {name.removeprefix("test_"): value for name, value in own.items()}
         metrics = wanted_metrics(predictor.config, predictor.info)
         found = {
