@@ -100,6 +100,14 @@ def labels_of(frame: pd.DataFrame, requests: dict[str, Any], target: str) -> lis
     ]
 
 
+def test_a_body_without_items_is_told_what_they_hold(client: TestClient) -> None:
+    for body in ({"request_id": "a", "label": "basic"}, {"label": "basic"}, 5, [{"id": 5}]):
+        status, answer = feed(client, body)
+        assert status == 422
+        assert answer["error"]["code"] == "invalid_feedback"
+        assert "an item is an object with `id`" in answer["error"]["message"]
+
+
 @pytest.mark.parametrize("name", ["model.onnx", "model"])
 def test_an_exported_model_knows_the_metrics_of_its_run(
     run: Run, frame: pd.DataFrame, tmp_path: Path, name: str

@@ -167,7 +167,7 @@ class Feedback:
             ) from None
 
     def _answer(self, body: bytes) -> Response:
-        found = decoded(body, _DECODER)
+        found = decoded(body, _DECODER, _no_items)
         items = [found] if isinstance(found, Item) else found
         if not items:
             raise invalid("the request holds no labels")
@@ -341,6 +341,14 @@ class Feedback:
                 for gauge, key in places:
                     if metric[key] is not None:
                         gauge.labels(name, one["name"]).set(metric[key])
+
+
+def _no_items(message: str) -> RequestError:
+    """Return the error of a body that holds no items, of which msgspec says what is wrong."""
+    said = message[:1].lower() + message[1:_MESSAGE]
+    return RequestError(
+        422, "invalid_feedback", f"{said}; an item is an object with `id`, and `labels` (a list) or `label`"
+    )
 
 
 def _refused(item: Item, known: Known | None, before: str | None) -> Verdict | None:
