@@ -110,6 +110,16 @@ def test_rows_in_memory_are_those_of_the_file(run: str) -> None:
         assert one.score == pytest.approx(other.score)
 
 
+def test_rows_in_memory_and_of_another_run_have_windows_of_a_size(run: str) -> None:
+    report = trainwright.drift(run, pd.read_csv("same.csv"), window=250)
+    assert [one.rows for one in report.windows] == [250, 250, 100]
+    assert report.to_json() == trainwright.drift(run, "same.csv", window=250).to_json()
+    other = next(one.id for one in trainwright.list_runs() if one.experiment == "other")
+    found = trainwright.drift(run, against=other, window=500).windows
+    assert [one.rows for one in found][:-1] == [500] * (len(found) - 1)
+    assert len(found) > 1
+
+
 def test_training_rows_of_another_run(run: str, capsys: pytest.CaptureFixture[str]) -> None:
     other = next(one.id for one in trainwright.list_runs() if one.experiment == "other")
     assert main(["drift", run, "--against", other]) == 0

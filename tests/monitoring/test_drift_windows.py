@@ -158,6 +158,18 @@ def test_a_shift_of_predictions_is_named(reference: Reference) -> None:
     assert of(found, "confidence").role == "output"
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+def test_booleans_may_be_sent_as_numbers(reference: Reference, dtype: type) -> None:
+    made = rows(500, np.random.default_rng(3))
+    drifts = [
+        compare(window(reference, {**made, "flag": made["flag"].astype(kind)})) for kind in (bool, dtype)
+    ]
+    assert drifts[0].to_json() == drifts[1].to_json() | {
+        name: drifts[0].to_json()[name] for name in ("window",) if name in drifts[0].to_json()
+    }
+    assert of(drifts[1], "flag").score < 1
+
+
 def test_times_make_no_verdict() -> None:
     start = np.datetime64("2024-01-01", "us")
     draw = np.random.default_rng(1)

@@ -21,6 +21,7 @@ import trainwright
 from customers import NEW, config, write_customers
 from trainwright.monitoring.background import FILE, ROWS
 from trainwright.runs.run import Run
+from trainwright.runs.watching import background_of
 from trainwright.servers.service.app import make_app
 from trainwright.servers.service.references import make_references
 from trainwright.servers.service.settings import Settings
@@ -209,6 +210,39 @@ def test_an_exported_model_is_explained_beside_synthetic_rows(run: Run, tmp_path
         assert one["base"] + sum(one["contributions"].values()) == pytest.approx(
             prediction[one["explained"]], abs=1e-14
         )
+
+
+def test_an_exported_model_with_its_reference_is_explained_beside_its_distributions(
+    run: Run, tmp_path: Path
+) -> None:
+    trainwright.reference(run)
+    path = trainwright.export(run, tmp_path / "model.onnx")
+    with TestClient(make_app(Settings(str(path)))) as client:
+        answer = client.post("/explain", json=NEW).json()
+    assert answer["background"] == {
+        "rows": ROWS,
+        "of": "the distribution of each column of the training rows",
+    }
+    predictor = trainwright.load(path)
+    drawn = background_of(predictor.run, predictor)
+    assert drawn is not None
+    training = pd.read_csv(run.path.parent.parent.parent / "customers.csv")
+    assert {*drawn.columns["city"].tolist()} == {"Bern", "Lima", "Oslo", None}
+    for name in ("age", "seats", "income"):
+        found = drawn.columns[name]
+        assert np.nanmean(found) == pytest.approx(training[name].mean(), abs=0.2 * training[name].std())
+        assert np.nanstd(found) == pytest.approx(training[name].std(), rel=0.2)
+    assert np.isnan(drawn.columns["income"]).mean() == pytest.approx(
+        training["income"].isna().mean(), abs=0.05
+    )
+    joined = drawn.columns["joined"]
+    assert str(joined.min())[:10] >= training["joined"].min()
+    assert str(joined.max())[:10] <= training["joined"].max()
+    assert abs(np.corrcoef(drawn.columns["age"], drawn.columns["seats"])[0, 1]) < 0.4  # not in one order
+    mean = float(
+        predictor.predict(pd.DataFrame(dict(drawn.columns)))[answer["explanations"][0]["explained"]].mean()
+    )
+    assert answer["explanations"][0]["base"] == pytest.approx(mean, abs=1e-6)
 
 
 def test_a_run_without_its_training_rows_says_so(run: Run) -> None:

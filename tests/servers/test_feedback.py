@@ -100,6 +100,28 @@ def labels_of(frame: pd.DataFrame, requests: dict[str, Any], target: str) -> lis
     ]
 
 
+def test_a_body_without_items_is_told_what_they_hold(client: TestClient) -> None:
+    for body in ({"request_id": "a", "label": "basic"}, {"label": "basic"}, 5, [{"id": 5}]):
+        status, answer = feed(client, body)
+        assert status == 422
+        assert answer["error"]["code"] == "invalid_feedback"
+        assert "an item is an object with `id`" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model"])
+def test_an_exported_model_knows_the_metrics_of_its_run(
+    run: Run, frame: pd.DataFrame, tmp_path: Path, name: str
+) -> None:
+    path = trainwright.export(run, tmp_path / name, "onnx" if "." in name else "native")
+    requests = dict([*requests_of(frame).items()][:20])
+    with TestClient(make_app(Settings(str(path), state=tmp_path / "state", window_seconds=0))) as client:
+        predict(client, requests)
+        feed(client, labels_of(frame, requests, "plan"))
+        (found,) = quality(client, sum(map(len, requests.values())))
+    for metric in ("accuracy", "roc_auc", "f1"):
+        assert found["metrics"][metric]["expected"] == run.metrics[f"test_{metric}"]
+
+
 def test_quality_is_that_of_all_labelled_rows(client: TestClient, run: Run, frame: pd.DataFrame) -> None:
     requests = requests_of(frame)
     answers = predict(client, requests)

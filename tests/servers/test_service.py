@@ -206,7 +206,7 @@ HOSTILE: dict[str, tuple[Any, int, str]] = {
     ),
     "columns that are no lists": (json.dumps({"columns": dict.fromkeys(NEW[0], 1)}).encode(), 422, "'age'"),
     "rows and nothing": (b'{"rows": null}', 422, "expected"),
-    "an unknown key": (b'{"data": []}', 422, "there is no value"),
+    "an unknown key": (b'{"data": []}', 422, "the object has 'data': give `rows`"),
     "a ragged split": (b'{"dataframe_split": {"columns": ["age"], "data": [[1, 2]]}}', 422, "row 1"),
     "a path": (json.dumps("/etc/passwd").encode(), 422, "expected"),
     "many columns": (
@@ -314,6 +314,55 @@ class TestMistakes:
         for broken in (b"no gzip", gzip.compress(b"[]")[:-6], gzip.compress(b"[]") + b"more"):
             response = client.post("/predict", content=broken, headers={**JSON, "content-encoding": "gzip"})
             assert response.status_code == 400
+
+    @pytest.mark.parametrize(
+        ("content", "said", "row", "column"),
+        [
+            ('{"row": [1, 2]}', "the object has 'row': give `rows`, `columns` or `inputs`", None, None),
+            (
+                json.dumps([NEW[0], {**NEW[0], "income": 10**400}]),
+                "row 2, column 'income': a number is too large",
+                2,
+                "income",
+            ),
+            (json.dumps({"instances": [NEW[0], [1, 2, 3, 4, 5]]}), "row 2 is a list", 2, None),
+            (json.dumps({"instances": [[1, 2]]}), "row 1: 2 cells given", 1, None),
+        ],
+    )
+    def test_a_wrong_body_is_told_what_to_give(
+        self, client: TestClient, content: str, said: str, row: int | None, column: str | None
+    ) -> None:
+        response = client.post("/predict", content=content, headers=JSON)
+        assert response.status_code == 422
+        error = response.json()["error"]
+        assert error["message"].startswith(said)
+        assert (error["rows"][0]["row"], error["rows"][0]["column"]) == (row, column)
+
+    def test_instances_may_be_lists_of_cells(self, client: TestClient) -> None:
+        cells = [[*row.values()] for row in NEW]
+        by_lists = client.post("/predict", json={"instances": cells}).json()["predictions"]
+        assert by_lists == client.post("/predict", json=NEW).json()["predictions"]
+
+    def test_a_schema_takes_booleans_for_numbers_and_texts_for_dates(self, client: TestClient) -> None:
+        document = client.get("/openapi.json").json()
+        schema = document["paths"]["/predict"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        cells = schema["oneOf"][3]["properties"]
+        assert cells["age"]["type"][:2] == ["number", "boolean"]
+        assert client.post("/predict", json={**NEW[0], "age": True}).status_code == 200
+        assert cells["joined"]["type"][0] == "string"
+        assert "number" not in cells["joined"]["type"]
+        assert client.post("/predict", json={**NEW[0], "joined": 0}).status_code == 422
+
+    def test_unknown_paths_and_methods_are_counted_and_told_the_others(self, client: TestClient) -> None:
+        response = client.get("/nothing")
+        assert response.status_code == 404
+        assert response.json()["error"]["code"] == "not_found"
+        assert "/predict" in response.json()["error"]["message"]
+        response = client.get("/predict")
+        assert response.status_code == 405
+        assert response.headers["allow"] == "POST"
+        assert response.json()["error"]["message"] == "GET given; /predict takes POST"
+        assert 'trainwright_requests_total{code="404",route="other"} 1.0' in client.get("/metrics").text
 
     def test_options_are_checked(self, client: TestClient) -> None:
         for query in ("threshold=2", "threshold=x", "on_error=skip", "treshold=0.5"):
@@ -443,6 +492,10 @@ class TestModels:
             while 'outcome="failed"' not in client.get("/metrics").text:
                 pass
             assert client.post("/predict", json=NEW).json()["run"] == other.id
+            models = client.app.state.service.models  # type: ignore[attr-defined]
+            for _ in range(3):
+                models._look("main")
+            assert 'outcome="failed"} 1.0' in client.get("/metrics").text, "each cause is said once"
 
     def test_a_model_that_was_copied_in_part_is_tried_again(
         self, run: Run, other: Run, tmp_path: Path

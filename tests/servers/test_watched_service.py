@@ -173,7 +173,8 @@ def test_the_log_holds_rows_and_predictions(run: Run, tmp_path: Path) -> None:
             client.post("/predict", json=rows[i : i + 5], headers={"x-request-id": f"r{i}"}).json()
             for i in range(0, 20, 5)
         ]
-        assert client.post("/predict?on_error=null", json=[{**NEW[0], "age": "x"}]).status_code == 200
+        bad = {**NEW[0], "age": "x"}
+        assert client.post("/predict?on_error=null", json=[bad]).status_code == 200
     log = pd.read_parquet(tmp_path / "log").sort_values(["_request_id", "_row"], key=lambda c: c)
     assert len(log) == 20
     assert [*log.columns][:5] == ["age", "income", "joined", "seats", "_time"]
@@ -193,6 +194,42 @@ def test_the_log_holds_rows_and_predictions(run: Run, tmp_path: Path) -> None:
         0,
         0,
     ]
+
+
+@pytest.mark.parametrize("form", ["rows", "columns", "csv"])
+def test_of_a_request_with_errors_the_predicted_rows_are_recorded(
+    run: Run, tmp_path: Path, form: str
+) -> None:
+    rows = rows_of(run, 7)
+    rows[2]["age"] = rows[5]["age"] = "x"
+    frame, headers = pd.DataFrame(rows), {"x-request-id": "a"}
+    content = {
+        "rows": json.dumps(rows),
+        "columns": json.dumps({"columns": {name: [row[name] for row in rows] for name in rows[0]}}),
+        "csv": frame.to_csv(index=False),
+    }[form]
+    headers["content-type"] = "text/csv" if form == "csv" else "application/json"
+    with TestClient(make_app(Settings(str(run.path), state=tmp_path / "s", log=tmp_path / "log"))) as client:
+        answer = client.post("/predict?on_error=null", content=content, headers=headers)
+        client.post("/predict", json=rows_of(run, 7)[:1], headers={"x-request-id": "b"})
+        assert "trainwright_failed_rows_total 2.0" in client.get("/metrics").text
+        assert windows(client, 6)[-1]["rows"] == 6
+        wrong = client.post("/feedback", json={"id": "a", "labels": ["basic"] * 7})
+        assert wrong.status_code == 422
+        assert "7 labels given; the request has 5 rows with predictions" in wrong.text
+    found = pd.read_parquet(tmp_path / "log", filters=[("_request_id", "==", "a")])
+    predictions = answer.json()["predictions"]
+    kept = (
+        predictions["prediction"]
+        if isinstance(predictions, dict)
+        else [one["prediction"] for one in predictions]
+    )
+    assert found["_prediction"].tolist() == [one for one in kept if one is not None]
+    assert found["_row"].tolist() == [1, 2, 3, 4, 5]
+    assert found["seats"].tolist() == frame["seats"][[0, 1, 3, 4, 6]].tolist()
+    assert found["age"].astype(float).tolist() == pytest.approx(
+        frame["age"][[0, 1, 3, 4, 6]].astype(float).tolist(), nan_ok=True
+    )
 
 
 def test_requests_of_two_forms_are_logged_together(run: Run, tmp_path: Path) -> None:

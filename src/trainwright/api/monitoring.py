@@ -89,7 +89,7 @@ def drift(
         InputError: The run's data are gone or have changed, or the arguments do not go together.
         DataError: The file cannot be read, or lacks a column of the training data.
     """
-    from trainwright.inference.watched_files import window_of, windows_of
+    from trainwright.inference.watched_files import windows_of, windows_of_rows
     from trainwright.monitoring.drift import DriftReport, check_alarm_rate, compare
     from trainwright.runs.watching import bundle_with_rows, reference_of, training_rows
 
@@ -109,12 +109,12 @@ def drift(
         rows = training_rows(bundle_with_rows(other, others, trust=trust))
         if rows is None:
             raise InputError(f"run {other.id} was not trained on columns, which drift compares")
-        windows = [window_of(predictor, rows, known)]
+        windows = windows_of_rows(predictor, rows, known, window)
     elif isinstance(data, str | Path):
         read_with(predictor, params)
         windows = windows_of(predictor, local_path(data, versions_folder(found, runs_dir)), known, window)
     else:
-        windows = [window_of(predictor, data, known)]
+        windows = windows_of_rows(predictor, data, known, window)
     return DriftReport(known.run, [compare(one, alarm_rate) for one in windows])
 
 

@@ -105,7 +105,7 @@ _KEY = "TRAINWRIGHT_API_KEY"
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the windows in this folder, also when the service ends.",
+    help="Keep windows of drift, and predictions for labels, in this folder of a local disk.",
 )
 @click.option(
     "--log",

@@ -47,11 +47,13 @@ def windows_of(
     return filling.windows
 
 
-def window_of(predictor: Predictor, rows: Any, reference: Reference) -> Window:
-    """Return rows as `Predictor.outputs` takes them as one window."""
-    filling = _Filling(reference, None)
+def windows_of_rows(
+    predictor: Predictor, rows: Any, reference: Reference, size: int | None = None
+) -> list[Window]:
+    """Return rows as `Predictor.outputs` takes them as windows of a size, or as one."""
+    filling = _Filling(reference, size)
     filling.add(predictor.watched(rows), predictor.table(predictor.outputs(rows)))
-    return filling.windows[0]
+    return filling.windows
 
 
 class _Filling:

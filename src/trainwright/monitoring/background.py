@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from trainwright.errors import CheckpointError
+from trainwright.monitoring.columns import CategoryColumn, Column
 from trainwright.order import EXPLAIN, permutation, stream_seed
 from trainwright.types import Array
 
@@ -41,6 +42,23 @@ class Background:
         ids = np.sort(permutation(stream_seed(seed, EXPLAIN), count)[:ROWS])
         return cls({name: np.asarray(values)[ids] for name, values in columns.items()}, origin)
 
+    @classmethod
+    def drawn(cls, known: Sequence[Column], like: Mapping[str, Array], seed: int) -> Background:
+        """Return rows whose cells are drawn column by column from the distributions of the training rows.
+
+        Args:
+            known: The columns of the training rows.
+            like: Cells of each column of the model, (n,), in the dtype that it takes; those of texts, of
+                which the lengths alone are known, are taken from here.
+            seed: The seed of the draws.
+        """
+        by_name = {column.name: column for column in known}
+        columns = {
+            name: _drawn(by_name.get(name), permutation(stream_seed(seed, EXPLAIN, i), ROWS), cells)
+            for i, (name, cells) in enumerate(like.items())
+        }
+        return cls(columns, "the distribution of each column of the training rows")
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values, which `from_json` reads."""
         columns = [
@@ -65,6 +83,31 @@ class Background:
                 f"the training rows for explanations are damaged ({type(error).__name__}: {error}); delete "
                 f"{FILE} in the run's folder, and they are taken again from the run's data"
             ) from error
+
+
+def _drawn(column: Column | None, ids: Array, like: Array) -> Array:
+    """Return the quantiles of a column (rows,) in the order of `ids` (rows,)."""
+    if column is None or column.kind == "text" or column.rows == column.missing:
+        return np.resize(like, len(ids))
+    absent = column.missing / column.rows
+    shares = ((ids + 0.5) / len(ids) - absent) / (1 - absent)  # below 0: missing
+    if isinstance(column, CategoryColumn):
+        ends = np.cumsum([*column.counts.values()])
+        at = np.searchsorted(ends, np.clip(shares, 0, 1) * ends[-1]).tolist()
+        names = [*column.counts]
+        if any(isinstance(one, bool | np.bool_) for one in like.tolist()):
+            return np.array([names[i] == "True" for i in at])
+        texts: Array = np.array([names[i] for i in at], object)
+        texts[shares < 0] = None
+        return texts
+    numbers: Array = column.percentiles[
+        np.rint(np.clip(shares, 0, 1) * (len(column.percentiles) - 1)).astype(int)
+    ]
+    if column.kind == "time":
+        times: Array = np.rint(numbers * 1e6).astype("datetime64[us]")
+        times[shares < 0] = np.datetime64("NaT")
+        return times
+    return np.where(shares < 0, np.nan, numbers)
 
 
 def _plain(values: Array) -> list[Any]:

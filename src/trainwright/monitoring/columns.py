@@ -173,7 +173,10 @@ class CategoryColumn:
     def codes(self, values: Array) -> tuple[list[int], list[str]]:
         """Return the number of each value's category, -1 if missing, -2 if unseen; and the unseen ones."""
         index, codes, unseen = self.index, [], []
-        for text in as_texts(values):
+        texts = as_texts(values)
+        if index.keys() <= {"True", "False"}:  # booleans, which may be sent as numbers
+            texts = [text if text is None else _BOOLEANS.get(text, text) for text in texts]
+        for text in texts:
             if text is None:
                 codes.append(-1)
             elif (code := index.get(text)) is None and (code := index.get(text[:LONGEST])) is None:
@@ -196,6 +199,8 @@ class CategoryColumn:
             "twice": self.twice,
         }
 
+
+_BOOLEANS = {"1": "True", "0": "False"}
 
 Column: TypeAlias = NumberColumn | CategoryColumn
 

@@ -42,6 +42,16 @@ class ArtifactDir(RunDir):
     def manifest(self) -> None:
         """Return None: it has no manifest."""
 
+    def result(self) -> None:
+        """Return None: what the certificate holds of it is `test_metrics`."""
+
+    def test_metrics(self) -> dict[str, float]:
+        """Return the metrics of the run's test split, as its certificate has them."""
+        known = self.certificate.run.get("test_metrics")
+        if not isinstance(known, dict):
+            return {}
+        return {name: float(value) for name, value in known.items() if isinstance(value, int | float)}
+
     def creation(self) -> None:
         """Return None: what is known of its run is in the certificate."""
 

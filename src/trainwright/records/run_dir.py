@@ -218,6 +218,15 @@ class RunDir:
         """
         return Result.load(self.path / Result.FILE)
 
+    def test_metrics(self) -> dict[str, float]:
+        """Return the metrics of the test split; none before the first orderly end.
+
+        Raises:
+            CheckpointError: The result is damaged.
+        """
+        found = self.result()
+        return {} if found is None else found.test_metrics
+
     def require_result(self) -> Result:
         """Return the result of a run that must have one.
 

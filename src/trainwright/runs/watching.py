@@ -114,7 +114,10 @@ def keep_background(
 
 
 def background_of(run: RunDir, predictor: Predictor) -> Background | None:
-    """Return the background rows that a run keeps, None if it keeps none; of an exported model, edge rows.
+    """Return the background rows that a run keeps, None if it keeps none.
+
+    An exported model holds no training rows: its background is drawn from the distributions in its reference,
+    or it is edge rows, if it has none.
 
     Raises:
         CheckpointError: They are damaged.
@@ -122,7 +125,10 @@ def background_of(run: RunDir, predictor: Predictor) -> Background | None:
     if isinstance(run, ArtifactDir):
         edges = edge_rows(predictor, inputs_of(predictor), within=True).rows
         columns = {name: edges[name].to_numpy() for name in edges} if is_frame(edges) else edges.columns
-        return Background.of(columns, predictor.config.experiment.seed, "synthetic rows")
+        seed = predictor.config.experiment.seed
+        if artifact_reference(run.path).is_file():
+            return Background.drawn(_of_artifact(run).columns, columns, seed)
+        return Background.of(columns, seed, "synthetic rows")
     kept = run.read_json(background.FILE)
     return Background.from_json(kept) if kept else None
 

@@ -31,6 +31,7 @@ from trainwright.inference.whole_files import write_all, write_whole
 from trainwright.plugins import adapter, name_of_framework
 from trainwright.records.artifact import certificate_of
 from trainwright.records.certificate import Certificate
+from trainwright.records.journal import finite
 from trainwright.records.run_dir import RunDir
 from trainwright.storage.portable import portable_config, weights_digest
 from trainwright.types import Array, DataInfo
@@ -224,6 +225,7 @@ def origin_of(run: RunDir, config: RunConfig, info: DataInfo, checkpoint: Path) 
         "model": config.model.type,
         "task": info.task,
         "target": info.target,
+        "test_metrics": {name: finite(value) for name, value in run.test_metrics().items()},
     }
 
 

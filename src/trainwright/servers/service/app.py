@@ -22,8 +22,10 @@ import msgspec
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trainwright.inference.predictor import Predictor
@@ -232,10 +234,11 @@ class Service:
         """
         answer = await self.ask(asked)
         self.shadow.follow(read, answer)
-        if not answer.errors:
-            seconds = time.perf_counter() - began
-            record = Record(identifier, asked.model, asked.rows.content, answer, time.time(), seconds)
-            self._recorder.add(record)
+        seconds = time.perf_counter() - began
+        record = Record(identifier, asked.model, asked.rows.content, answer, time.time(), seconds)
+        self._recorder.add(record)
+        if answer.errors:
+            self.metrics.failed.inc(len(answer.errors))
         return answer
 
     async def ask(self, asked: Asked) -> Answer:
@@ -266,7 +269,9 @@ class Service:
     async def drift(self, request: Request) -> Response:  # noqa: ARG002
         """Return the windows of served rows, compared with the training rows."""
         if self.watch is None:
-            raise RequestError(404, "not_watched", "drift is not watched: serve with --window")
+            sums = task_for(self.models.main.predictor.info).sums
+            why = "it has no columns to compare" if sums else "serve with --window"
+            raise RequestError(404, "not_watched", f"drift of this model is not watched: {why}")
         return _json(await asyncio.to_thread(self.watch.report))
 
     async def show_metrics(self, request: Request) -> Response:  # noqa: ARG002
@@ -380,6 +385,22 @@ def make_app(settings: Settings) -> FastAPI:
         service.models.main, app.title, needs_key=is_locked
     )
     app.state.service = service
+
+    async def unknown(request: Request, error: Exception) -> Response:
+        """Answer a request for a path or a method that there is not."""
+        assert isinstance(error, HTTPException), "it is registered for these"
+        status, path = error.status_code, request.url.path
+        service.metrics.requests.labels("other", str(status)).inc()
+        takes = {one.path: one.methods or () for one in app.routes if isinstance(one, Route)}
+        if path in takes:
+            said = f"{request.method} given; {path} takes {', '.join(sorted(takes[path]))}"
+        else:
+            known = [one for one in takes if not one.startswith(("/v2", "/docs", "/openapi"))]
+            said = f"there is no such path; there are: {', '.join(known)}, /v2, /docs"
+        code = "method_not_allowed" if path in takes else "not_found"
+        return _json(RequestError(status, code, said).to_json(), status, error.headers)
+
+    app.add_exception_handler(HTTPException, unknown)
     return app
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from trainwright.servers.service.errors import full, late
+from trainwright.servers.service.errors import full, late, stopping
 
 log = logging.getLogger("trainwright")
 
@@ -99,8 +99,10 @@ class Batcher:
         loop = asyncio.get_running_loop()
         job = Job(key, work, rows, time.monotonic() + self._timeout, loop.create_future())
         with self._changed:
+            if self._is_closed:
+                raise stopping()
             # A request larger than the whole queue is taken by an empty one.
-            if self._is_closed or (self._waiting and self._waiting + rows > self._max_waiting):
+            if self._waiting and self._waiting + rows > self._max_waiting:
                 raise full(self._waiting, self._max_waiting)
             self._jobs.append(job)
             self._waiting += rows

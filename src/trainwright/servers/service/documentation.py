@@ -102,7 +102,7 @@ def _predict(model: ServedModel) -> dict[str, Any]:
         "415": "The content type is not known.",
         "422": "Rows cannot be predicted; row and column are named.",
         "429": "Too many rows wait.",
-        "503": "The model did not come to the request in time.",
+        "503": "The request timed out in the queue, or the service is stopping.",
     }
     return {
         "summary": f"Predict {form.noun}",

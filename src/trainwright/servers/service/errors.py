@@ -74,11 +74,16 @@ def full(waiting: int, limit: int) -> RequestError:
     )
 
 
+def stopping() -> RequestError:
+    """Return the error of a request to a service that stops."""
+    return RequestError(503, "stopping", "the service is stopping", headers={"Retry-After": "1"})
+
+
 def late(seconds: float) -> RequestError:
     """Return the error of a request that waited too long."""
     return RequestError(
         503,
         "timeout",
-        f"the request waited for {seconds:g} s and timed out in the queue: try again, or send fewer rows",
+        f"the request timed out in the queue after {seconds:g} s: try again, or send fewer rows",
         headers={"Retry-After": "1"},
     )

@@ -167,7 +167,7 @@ class Feedback:
             ) from None
 
     def _answer(self, body: bytes) -> Response:
-        found = decoded(body, _DECODER)
+        found = decoded(body, _DECODER, _no_items)
         items = [found] if isinstance(found, Item) else found
         if not items:
             raise invalid("the request holds no labels")
@@ -314,8 +314,7 @@ class Feedback:
             return known[1]
         outputs, encoded = self._store.labeled(predictor.run_id, rows)
         targets = _decoded_targets(model, encoded)
-        result = predictor.run.result()
-        own = {} if result is None else result.test_metrics
+        own = predictor.run.test_metrics()
         expected = {name.removeprefix("test_"): value for name, value in own.items()}
         metrics = wanted_metrics(predictor.config, predictor.info)
         found = {
@@ -344,6 +343,14 @@ class Feedback:
                         gauge.labels(name, one["name"]).set(metric[key])
 
 
+def _no_items(message: str) -> RequestError:
+    """Return the error of a body that holds no items, of which msgspec says what is wrong."""
+    said = message[:1].lower() + message[1:_MESSAGE]
+    return RequestError(
+        422, "invalid_feedback", f"{said}; an item is an object with `id`, and `labels` (a list) or `label`"
+    )
+
+
 def _refused(item: Item, known: Known | None, before: str | None) -> Verdict | None:
     """Return the verdict on an item that needs no look at its labels; None: they have to be looked at."""
     message = ""
@@ -352,7 +359,7 @@ def _refused(item: Item, known: Known | None, before: str | None) -> Verdict | N
     elif not item.rows:
         message = "the list of labels is empty"
     elif known is not None and len(item.rows) != known.rows:
-        message = f"{len(item.rows):,} labels given; the request has {known.rows:,} rows"
+        message = f"{len(item.rows):,} labels given; the request has {known.rows:,} rows with predictions"
     elif any(label is None for label in item.rows):
         message = "a label is null; leave out requests whose labels are not known"
     elif (before := (known and known.labels) or before) is not None:

@@ -35,6 +35,7 @@ class Metrics:
             "Largest difference of a number in a row of predictions from that of the shadow model.",
             buckets=_DIFFERENCES,
         )
+        self.failed = counter("trainwright_failed_rows", "Rows of on_error=null that could not be predicted.")
         self.unrecorded = counter("trainwright_unrecorded_rows", "Rows that were not recorded.")
         self.drift_alarm = prometheus.Gauge(
             "trainwright_drift_alarm",

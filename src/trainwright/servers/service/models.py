@@ -91,6 +91,7 @@ class Models:
         # When models that could not be loaded (they may have been copied in part) are tried again, by
         # identity, and the pause after that.
         self._refused: dict[str, tuple[float, float]] = {}
+        self._said: dict[str, str] = {}  # why the model of a role cannot be loaded
         self._stop = threading.Event()
         for role, model in self.by_role.items():
             changed(role, None, model)
@@ -137,9 +138,12 @@ class Models:
             self.by_role[role] = new = loaded(self._settings, role, now.name)
         except Exception as error:  # the old model answers on
             self._refused[identity] = (time.monotonic() + pause, min(2 * pause, _LONGEST_PAUSE))
-            self._changed(role, now, None)
-            log.warning("%s cannot be loaded anew, and the model before answers on: %s", now.name, error)
+            if self._said.get(role) != str(error):
+                self._said[role] = str(error)
+                self._changed(role, now, None)
+                log.warning("%s cannot be loaded anew, and the model before answers on: %s", now.name, error)
         else:
+            self._said.pop(role, None)
             self._changed(role, now, new)
             del now
             spare_collections()

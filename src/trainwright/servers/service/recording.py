@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from trainwright.datasets.tables.table import Table
+from trainwright.inference.bad_rows import take
 from trainwright.servers.service.metrics import Metrics
 from trainwright.servers.service.served import Answer, ServedModel
 
@@ -50,6 +51,17 @@ class Record(NamedTuple):
     answer: Answer
     at: float
     seconds: float
+
+    def without_errors(self) -> Record:
+        """Return the rows that were predicted."""
+        columns, errors, outputs = self.answer
+        ids = np.array([row for row in range(_count(self.answer)) if row not in errors], np.int64)
+        if isinstance(self.content, list) and len(self.content) < _count(self.answer):  # arrays, by name
+            content: Any = [take(one, ids) for one in self.content]
+        else:
+            content = take(self.content, ids)
+        kept = {name: [cells[i] for i in ids.tolist()] for name, cells in columns.items()}
+        return self._replace(content=content, answer=Answer(kept, {}, outputs[ids]))
 
 
 class Sink(Protocol):
@@ -133,9 +145,9 @@ class Recorder:
             log.warning("%s cannot be kept: %s", sink.noun, why)
 
     def _give(self, model: ServedModel, records: Sequence[Record]) -> None:
-        joinable = [one for one in records if isinstance(one.content, list)]
+        joinable = [one for one in records if _is_joinable(one)]
         groups = [joinable] if joinable else []
-        groups += [[one] for one in records if not isinstance(one.content, list)]
+        groups += [[one] for one in records if not _is_joinable(one)]
         for group in groups:
             for sink in self._sinks:
                 self._guard(
@@ -144,10 +156,18 @@ class Recorder:
 
 
 def _hand(sink: Sink, model: ServedModel, records: Sequence[Record]) -> None:
-    """Give records of one model to a sink."""
+    """Give records of one model to a sink, without the rows that could not be predicted."""
+    if records[0].answer.errors:
+        records = [records[0].without_errors()]
+        if not _count(records[0].answer):
+            return
     is_joined = isinstance(records[0].content, list)
     rows = model.form.joined([one.content for one in records]) if is_joined else records[0].content
     sink.take(model, rows, records)
+
+
+def _is_joinable(record: Record) -> bool:
+    return isinstance(record.content, list) and not record.answer.errors
 
 
 def _count(answer: Answer) -> int:

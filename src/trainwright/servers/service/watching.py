@@ -230,7 +230,7 @@ class Watch:
         return {
             "run": watched.reference.run,
             "window_seconds": self._seconds,
-            "drifted": any(one["verdict"] == "drift" for one in windows[:-1]),
+            "drifted": any(one["verdict"] == "drift" for one in windows),
             "windows": windows,
         }
 

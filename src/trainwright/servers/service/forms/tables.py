@@ -58,7 +58,7 @@ class TableForm(Form):
                 "rows": list[row],
                 "inputs": list[list[Cell]],
                 "columns": columns,
-                "instances": list[row],  # of TensorFlow Serving and Vertex AI
+                "instances": list[row | list[Cell]],  # of TensorFlow Serving and Vertex AI
                 "dataframe_records": list[row],  # of MLflow
                 "dataframe_split": split,
             }.items()
@@ -93,6 +93,10 @@ class TableForm(Form):
         found = decoded(body, self._body_decoder)
         for name in ("rows", "instances", "dataframe_records"):
             if (rows := getattr(found, name)) is not msgspec.UNSET:
+                if rows and all(isinstance(one, list) for one in rows):
+                    return self._of_matrix(rows)
+                if wrong := [i + 1 for i, one in enumerate(rows) if isinstance(one, list)]:
+                    raise invalid(f"row {wrong[0]} is a list, and others are objects", wrong[0])
                 return _of_rows(rows)
         if found.inputs is not msgspec.UNSET:
             return self._of_matrix(found.inputs)
@@ -102,7 +106,17 @@ class TableForm(Form):
             )
         if found.dataframe_split is not msgspec.UNSET:
             return self._of_split(found.dataframe_split)
-        return _of_rows([decoded(body, self._row_decoder)])
+        try:
+            return _of_rows([decoded(body, self._row_decoder)])
+        except RequestError:
+            given = decoded(body, _OBJECT)
+            if given and not given.keys() & {*self.names}:
+                shown = ", ".join([*map(repr, self.names[:8]), *(["..."] if len(self.names) > 8 else [])])
+                raise invalid(
+                    f"the object has {min(given)[:40]!r}: give `rows`, `columns` or `inputs`, or one row "
+                    f"with the columns {shown}"
+                ) from None
+            raise
 
     def _of_matrix(self, rows: Sequence[Sequence[Any]]) -> Rows:
         """Return rows whose cells are in the order of the columns."""
@@ -135,7 +149,7 @@ class TableForm(Form):
 
     @staticmethod
     def _table(columns: Mapping[str, Sequence[Any]]) -> Table:
-        return Table({name: column_of(cells) for name, cells in columns.items()}, "the request")
+        return Table({name: column_of(cells, name) for name, cells in columns.items()}, "the request")
 
     def _file(self, suffix: str) -> Callable[[bytes, str | None], Rows]:
         """Return the reader of bodies that are files, which are read as the training data were."""
@@ -300,7 +314,12 @@ def _cell_schema(encoder: Encoder | None) -> dict[str, Any]:
     """Return the JSON schema of a cell."""
     if encoder is None:
         return {"type": ["number", "string", "boolean", "null"]}
-    types = {"number": ["number"], "boolean": ["boolean"], "time": ["string", "number"], "text": ["string"]}
+    types = {
+        "number": ["number", "boolean"],  # those of columns of booleans take numbers, too
+        "boolean": ["boolean"],
+        "time": ["string"],
+        "text": ["string"],
+    }
     found: dict[str, Any] = {
         "type": [*types[encoder.reads], *(["null"] if encoder.accepts_missing else [])],
         "description": encoder.content,
@@ -315,7 +334,7 @@ def _is_mixed(cells: Sequence[Any]) -> bool:
     return not (kinds <= _NUMBERS or kinds <= _TEXTS or kinds <= _BOOLEANS)
 
 
-def column_of(cells: Sequence[Any]) -> Array:
+def column_of(cells: Sequence[Any], name: str | None = None) -> Array:
     """Return the cells of a JSON column as (rows,); those of a mixture as texts, as in a file.
 
     Raises:
@@ -326,7 +345,11 @@ def column_of(cells: Sequence[Any]) -> Array:
         try:
             return np.array(cells, np.float64)
         except OverflowError:
-            raise invalid("a number is too large for float64") from None
+            row = next(
+                i + 1 for i, cell in enumerate(cells) if isinstance(cell, int) and abs(cell) > _LARGEST
+            )
+            where = f"row {row}, column {name!r}: " if name is not None else ""
+            raise invalid(f"{where}a number is too large for float64", row, name) from None
     if kinds == {bool}:
         return np.array(cells, bool)
     array = np.empty(len(cells), dtype=object)
@@ -338,6 +361,8 @@ def _text(cell: Cell) -> str | None:
     return cell if cell is None or isinstance(cell, str) else msgspec.json.encode(cell).decode()
 
 
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
+_LARGEST = int(np.finfo(np.float64).max)
 _NUMBERS = {int, float, type(None)}
 _TEXTS = {str, type(None)}
 _BOOLEANS = {bool, type(None)}
