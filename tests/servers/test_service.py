@@ -171,7 +171,7 @@ class TestRows:
 WITHOUT_AGE = {name: cell for name, cell in NEW[0].items() if name != "age"}
 HOSTILE: dict[str, tuple[Any, int, str]] = {
     "nothing": (b"", 400, "truncated"),
-    "no json": (b"hello", 400, "JSON is malformed"),
+    "no json": (b"hello", 400, "of a body that is not JSON, name the Content-Type"),
     "half": (b'[{"age": 3', 400, "truncated"),
     "nan": (json.dumps([{**NEW[0], "age": float("nan")}]).encode(), 400, "write null"),
     "infinity": (json.dumps([{**NEW[0], "age": float("inf")}]).encode(), 400, "write null"),
@@ -303,6 +303,9 @@ class TestMistakes:
             response = client.post("/predict", content=b"x", headers={"content-type": kind})
             assert response.status_code == 415
             assert "text/csv" in response.text
+        response = client.post("/predict", files={"file": ("a.csv", b"age\n1\n")})
+        assert response.status_code == 415
+        assert "--data-binary @FILE" in response.text
         response = client.post("/predict", content=b"x", headers={**JSON, "content-encoding": "br"})
         assert response.status_code == 415
 
@@ -574,6 +577,13 @@ class TestOtherForms:
             for wrong in (rows[:, :-1].tolist(), [[1], [1, 2]], "x", [["a"]], {"inputs": None}):
                 response = client.post("/predict", json=wrong)
                 assert response.status_code == 422, response.text
+            for bomb in (1 << 26, 0):
+                np.savez_compressed(sink := io.BytesIO(), x=np.zeros(bomb or 3), y=np.zeros(bomb))
+                packed = sink.getvalue() if bomb else sink.getvalue()[:-30] + b"\0" * 30
+                answer = client.post(
+                    "/predict", content=packed, headers={"content-type": "application/x-npz"}
+                )
+                assert answer.status_code == (413 if bomb else 400), answer.text
             np.save(sink := io.BytesIO(), np.array([{}]), allow_pickle=True)
             assert client.post("/predict", content=sink.getvalue(), headers=headers).status_code == 400
 
@@ -601,6 +611,8 @@ class TestOtherForms:
         with TestClient(make_app(Settings(str(run.path)))) as client:
             for body in ({"images": [text]}, [text], {"images": [f"data:image/png;base64,{text}"]}):
                 assert frame_of(client.post("/predict", json=body).json())["prediction"].tolist() == wanted
+            as_curl = {"content-type": "application/x-www-form-urlencoded"}
+            assert client.post("/predict", content=content, headers=as_curl).status_code == 200
             answer = client.post("/predict", content=content, headers={"content-type": "image/png"}).json()
             assert frame_of(answer)["prediction"].tolist() == wanted
             for wrong in ({"images": ["/etc/passwd"]}, {"images": ["!"]}, {"images": [""]}, {"images": [5]}):

@@ -12,6 +12,7 @@ import msgspec
 from trainwright.servers.service.errors import RequestError, invalid, malformed
 
 JSON = "application/json"
+_JSON_LIKE = re.compile(rb"\s*[\[{\"\d-]|\s*(null|true|false)\b|\s*$")
 _PLACE = re.compile(r"^(.*?) - at `\$(.*)`$", re.DOTALL)
 _PATH = re.compile(r"^(?:\.(rows|columns))?(?:\[(\d+)\])?(?:\.(.*?))?(?:\[(\d+)\])?$", re.DOTALL)
 
@@ -49,6 +50,8 @@ class Form(ABC):
         reader = self.readers().get(content_type or JSON)
         if reader is None:
             known = ", ".join(self.readers())
+            if content_type == "multipart/form-data":
+                known += "; send the file itself as the body (curl --data-binary @FILE)"
             raise RequestError(
                 415,
                 "unknown_content_type",
@@ -99,6 +102,8 @@ def decoded(
         if isinstance(error, UnicodeDecodeError):
             raise malformed("the body is not UTF-8, as JSON must be") from None
         hint = "; NaN and Infinity are no JSON: write null" if re.search(rb"NaN|Infinity", body) else ""
+        if not _JSON_LIKE.match(body):
+            hint = "; of a body that is not JSON, name the Content-Type"
         raise malformed(f"{_lower(str(error))}{hint}") from None
     except RecursionError:
         raise malformed("the JSON is nested too deeply") from None

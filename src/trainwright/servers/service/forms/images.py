@@ -34,6 +34,8 @@ class ImageForm(Form):
         return {JSON: self._json, **dict.fromkeys((*kinds, "application/octet-stream"), self._file)}
 
     def _json(self, body: bytes, _: str | None) -> Rows:
+        if body.lstrip()[:1] not in (b"[", b"{"):  # a file without its type, as curl --data-binary sends it
+            return self._file(body, None)
         found = decoded(body, self._decoder)
         images = []
         for i, text in enumerate(getattr(found, "images", found)):
