@@ -141,8 +141,8 @@ class RequestsDataset:
             if name not in columns:
                 raise DataError(
                     f"{path} has no column {name!r} ({key}): a service logs the columns that its model "
-                    f"takes, and no others\nAdd {key}=null to the command to train without it, or join {name!r} to "
-                    "the log by _request_id and _row, and train on that table"
+                    f"takes, and no others\nAdd {key}=null to the command to train without it, or join "
+                    f"{name!r} to the log by _request_id and _row, and train on that table"
                 )
 
     def chunks(self, path: str, text: Collection[str] = ()) -> TableChunks:
