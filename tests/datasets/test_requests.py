@@ -159,3 +159,26 @@ def test_the_folder_of_a_service_is_recognised(tmp_path: Path) -> None:
     assert folder_type(str(tmp_path)) == "requests"
     (tmp_path / "other.csv").touch()
     assert folder_type(str(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "own"),
+    [
+        ("split.key", {"split": {"by": "hash", "key": ["customer"]}}),
+        ("split.group", {"split": {"group": "customer"}}),
+        ("split.time", {"split": {"time": "customer"}}),
+        ("weight", {"weight": "customer"}),
+    ],
+)
+def test_a_column_that_no_model_takes_is_named_with_what_to_do(
+    tmp_path: Path, key: str, own: dict[str, Any]
+) -> None:
+    write_rows(tmp_path, "a", [(0, "r0", 1, {"age": 1.0})])
+    write_labels(tmp_path, "a", {"r0": ["yes"]})
+    made = RequestsDataset(config(type="requests", path=str(tmp_path), **own), RequestsDataset.Params())
+    with pytest.raises(DataError) as caught:
+        made.read(str(tmp_path))
+    said = str(caught.value)
+    assert f"no column 'customer' (data.{key})" in said
+    assert f"Add data.{key}=null to the command" in said
+    assert len(said.splitlines()) <= 4

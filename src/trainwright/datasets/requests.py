@@ -120,12 +120,30 @@ class RequestsDataset:
             if not name.startswith("_") and name not in cells
         }
         found |= {name: _column(one, name, path) for name, one in cells.items()}
+        self._check_named(found, path)
         declared = {
             name for name, column in self._config.columns.items() if column.type in ("category", "text")
         }
         found = {name: as_texts(one) if name in {*text, *declared} else one for name, one in found.items()}
         guessed = {name for name, one in found.items() if kind_of(one) == "text"} - {*text, *declared}
         return Table(found, path, guessed=frozenset(guessed), remarks=remarks)
+
+    def _check_named(self, columns: Collection[str], path: str) -> None:
+        """Check that the columns are there that the config names for other ends than features.
+
+        Raises:
+            DataError: One is not; says what to do.
+        """
+        config, split = self._config, self._config.split
+        named = {"data.split.group": split.group, "data.split.time": split.time, "data.weight": config.weight}
+        lacking = [(name, key) for key, name in named.items() if name is not None]
+        for name, key in [*lacking, *((one, "data.split.key") for one in split.keys)]:
+            if name not in columns:
+                raise DataError(
+                    f"{path} has no column {name!r} ({key}): a service logs the columns that its model "
+                    f"takes, and no others\nAdd {key}=null to the command to train without it, or join "
+                    f"{name!r} to the log by _request_id and _row, and train on that table"
+                )
 
     def chunks(self, path: str, text: Collection[str] = ()) -> TableChunks:
         """Return the same rows, to be taken chunk by chunk."""

@@ -79,13 +79,14 @@ def reference_of(run: RunDir, predictor: Predictor, data: Any = None, *, trust: 
         predictor.config.experiment.seed,
         len(bundle.splits["train"]),
     )
+    kept = made.to_json()
     try:
-        run.write_json(FILE, made.to_json())
+        run.write_json(FILE, kept)
     except OSError as error:
         log.warning(
             "%s cannot be written (%s): the next command makes it again", run.path / FILE, error.strerror
         )
-    return made
+    return Reference.from_json(kept)  # as the next command reads it, in which thresholds are rounded
 
 
 def keep_background(
