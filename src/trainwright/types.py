@@ -72,6 +72,10 @@ class StepResult(NamedTuple):
     samples: int
 
 
+# What a model logs in a step, by name: the sum over rows, and the number of these.
+LoggedValues: TypeAlias = Mapping[str, tuple[float, int]]
+
+
 class HeadPredictions(NamedTuple):
     """The outputs of one of several heads for some rows.
 
