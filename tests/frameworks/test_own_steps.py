@@ -68,6 +68,17 @@ class Own(nn.Module):
         loss = functional.cross_entropy(logits, batch["target"])
         step.log("size", logits.square().mean())
         return {"loss": loss, "epoch_seen": step.epoch}
+
+
+class Configures(Own):
+    def configure_optimizers(self):
+        body = torch.optim.AdamW(self.body.parameters(), lr=3e-3, weight_decay=0.1)
+        head = torch.optim.SGD(self.head.parameters(), lr=0.1, momentum=0.9)
+        one_cycle = torch.optim.lr_scheduler.OneCycleLR(head, 0.1, 31)
+        return {
+            "body": {"optimizer": body, "lr_scheduler": torch.optim.lr_scheduler.StepLR(body, 1, 0.5)},
+            "head": {"optimizer": head, "lr_scheduler": {"scheduler": one_cycle, "interval": "step"}},
+        }
 """
 PARTS = {
     "generator": {"type": "adam", "learning_rate": 2e-3, "betas": [0.5, 0.999], "match": "generator.*"},
@@ -260,3 +271,96 @@ def test_wrong_updates_are_named(net: type[nn.Module], message: str, tmp_path: P
     settings = {"training.optimizers": ALTERNATING, "training.microbatch_size": 2}
     with pytest.raises(TrainwrightError, match=message):
         trainwright.train(config, settings, model=net(), runs_dir=tmp_path)
+
+
+class Configures(nn.Module):
+    """Says itself what it is trained with; notes its batches."""
+
+    def __init__(self, form: str = "dict") -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.form = form
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(features)))
+
+    def training_step(self, batch: Mapping[str, Tensor], step: Any) -> Tensor:
+        SEEN.append((step.number, batch["features"], batch["target"]))
+        return functional.cross_entropy(self(batch["features"]), batch["target"])
+
+    def configure_optimizers(self) -> Any:
+        adam = torch.optim.Adam(self.first.parameters(), lr=3e-3)
+        sgd = torch.optim.SGD(self.last.parameters(), lr=0.1, momentum=0.9)
+        halved = torch.optim.lr_scheduler.StepLR(adam, 1, 0.5)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, 30)
+        if self.form == "plateau":
+            return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(adam)}
+        if self.form == "closure":
+            return torch.optim.LBFGS(self.parameters())
+        if self.form == "lists":
+            return [adam, sgd], [halved, {"scheduler": cosine, "interval": "step"}]
+        return (
+            {"optimizer": adam, "lr_scheduler": halved},
+            {"optimizer": sgd, "lr_scheduler": {"scheduler": cosine, "interval": "step", "frequency": 2}},
+        )
+
+
+@pytest.mark.parametrize("form", ["dict", "lists"])
+def test_configured_optimizers_are_those_of_a_loop_by_hand(form: str, tmp_path: Path) -> None:
+    SEEN.clear()
+    net, config = Configures(form), {key: value for key, value in SMALL.items() if key != "model"}
+    hand = copy.deepcopy(net)
+    run = trainwright.train(config, {"training.learning_rate": 1e-3}, model=net, runs_dir=tmp_path)
+    first = torch.optim.Adam(hand.first.parameters(), lr=3e-3)
+    last = torch.optim.SGD(hand.last.parameters(), lr=0.1, momentum=0.9)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(last, 30)
+    rates = []
+    for number, x, y in SEEN:
+        hand.zero_grad()
+        functional.cross_entropy(hand(x), y).backward()
+        first.param_groups[0]["lr"] = 3e-3 * 0.5 ** (number // 8)
+        first.step()
+        last.step()
+        rates.append((first.param_groups[0]["lr"], last.param_groups[0]["lr"]))
+        if form == "lists" or (number + 1) % 2 == 0:
+            cosine.step()
+    for name, value in weights(run).items():
+        assert torch.equal(value, hand.state_dict()[name]), name
+    assert [(one["learning_rate_0"], one["learning_rate_1"]) for one in logged(run)] == rates
+
+
+def test_configured_optimizers_resume_to_the_same_bits(tmp_path: Path) -> None:
+    settings = {"model": {"type": "steps_of_mine:Configures", "params": {}}, "training.learning_rate": 1e-3}
+    run, resumed = whole_and_resumed(tmp_path, settings)
+    assert_same(resumed, run)
+    rates = [
+        (one["learning_rate"], one["learning_rate_body"], one["learning_rate_head"]) for one in logged(run)
+    ]
+    assert len({*rates}) > 20
+    assert [
+        (one["learning_rate"], one["learning_rate_body"], one["learning_rate_head"])
+        for one in logged(resumed)
+    ] == rates
+    assert trainwright.reproduce(run).verdict == "identical"
+    assert "torch.optim.sgd:SGD(lr=0.1" in str([*map(str, run.manifest["environment"].values())])
+
+
+@pytest.mark.parametrize(
+    ("form", "overrides", "message"),
+    [
+        ("plateau", {}, "returned a ReduceLROnPlateau, which needs the evaluations"),
+        ("closure", {}, "returned LBFGS, which calls the model itself"),
+        (
+            "dict",
+            {"training.scheduler": "cosine"},
+            "training.scheduler: the model's configure_optimizers sets it",
+        ),
+    ],
+)
+def test_what_cannot_be_configured_is_refused(
+    form: str, overrides: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    config = {key: value for key, value in SMALL.items() if key != "model"}
+    settings = {"training.learning_rate": 1e-3, **overrides}
+    with pytest.raises(ModelError, match=message):
+        trainwright.train(config, settings, model=Configures(form), runs_dir=tmp_path)

@@ -39,6 +39,7 @@ from trainwright.frameworks.torch.optim.named import build_several, whole_of_sev
 from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.outputs import Outputs, call_of, in_float
 from trainwright.frameworks.torch.own.build import own_step, own_training
+from trainwright.frameworks.torch.own.configured import configured, replaced
 from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of, has_batch_norms
 from trainwright.frameworks.torch.parallel.pipeline.measured import MEASURED, measured_split
 from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
@@ -86,12 +87,15 @@ class TorchLearner(Learner):
         until = frozen_until(self._module, training.freeze)
         self._strategy = _strategy_of(inputs, self._network)
         of_all = whole_of_several if training.optimizers else optim.whole_parameters
-        whole = of_all(training, self._module)
+        whole: Collection[str] = of_all(training, self._module)
         self._choices: Mapping[str, str] = {}
         self._pipeline = self._placed_stages(inputs)
         self._strategy.place(self._module)
         if initial is not None:
             initial.fill(self._network.device, inputs.config.experiment.seed)
+        self._configured = configured(self._module, training, inputs.order)
+        if self._configured is not None:
+            whole = self._configured.whole
         self._strategy.prepare(self._module, whole)
         optimizer = self._build_optimizer(training, groups, whole)
         ema, is_exact = training.ema, self._strategy.is_exact
@@ -121,6 +125,7 @@ class TorchLearner(Learner):
             Clipping.of(training),
             average,
             self._strategy,
+            None if self._configured is None else self._configured.rates,
         )
         self._undo: Undo | None = None
         self._step = self._build_step(inputs, optimizer, average)
@@ -233,7 +238,8 @@ class TorchLearner(Learner):
             "freezing": self._freezing,
         }
         if self._own is not None:
-            return own_step(self._own, optimizer, average, self._module, inputs, *parts, **options)
+            rates = None if self._configured is None else self._configured.rates
+            return own_step(self._own, optimizer, average, self._module, inputs, rates, *parts, **options)
         return TorchStep(call, loss_of_outputs, *parts, weights=weights, pipeline=self._pipeline, **options)
 
     def step(self, step: int, lr: float) -> StepResult:
@@ -279,8 +285,10 @@ class TorchLearner(Learner):
 
     def measures(self) -> Mapping[str, float]:
         """Return the norm of the last step's gradient, if it is measured; the loss has been waited for."""
-        norm = self._update.norm
-        return {} if norm is None else {"grad_norm": float(norm)}
+        norm, rates = self._update.norm, {}
+        if self._configured is not None:
+            rates = self._configured.measured()
+        return rates if norm is None else {**rates, "grad_norm": float(norm)}
 
     def logged(self) -> Sequence[LoggedValues]:
         """Return what the module's own step has logged since the last call."""
@@ -328,7 +336,8 @@ class TorchLearner(Learner):
             cudnn["cudnn"] = str(torch.backends.cudnn.version())
         precision = {"precision": self._network.precision.name}
         libraries = {"torch": torch.__version__, **versions_of(self._module)}
-        return {**libraries, "device": device_model(device), **precision, **cudnn}
+        chosen = {} if self._configured is None else self._configured.describe()
+        return {**libraries, "device": device_model(device), **precision, **cudnn, **chosen}
 
     def definition(self) -> Mapping[str, str]:
         """Return the parts of a model that was passed as an object.
@@ -434,6 +443,9 @@ class TorchLearner(Learner):
                     "it with sparse=False, or leave distributed.offload out"
                 )
             device = torch.device("cpu")
+        if self._configured is not None:
+            replaced(self._configured.optimizer, updated)
+            return self._configured.optimizer
         if training.optimizers:
             return build_several(training, self._module, device, sparse, whole=whole, updated=updated)
         return optim.build_optimizer(

@@ -12,6 +12,7 @@ from trainwright.frameworks.base import LearnerInputs
 from trainwright.frameworks.torch.optim.ema import Average
 from trainwright.frameworks.torch.optim.several import Several
 from trainwright.frameworks.torch.optim.update import Clipping, Update
+from trainwright.frameworks.torch.own.configured import Rates
 from trainwright.frameworks.torch.own.runner import ManualStep, OwnStep
 from trainwright.frameworks.torch.own.training import STEP, OwnTraining, has_own_step
 from trainwright.frameworks.torch.parallel.batch_norm import has_batch_norms
@@ -64,6 +65,7 @@ def own_step(
     average: Average | None,
     module: nn.Module,
     inputs: LearnerInputs,
+    rates: Rates | None,
     *args: Any,
     **options: Any,
 ) -> OwnStep:
@@ -75,6 +77,7 @@ def own_step(
         average: The average of its weights, if there is one.
         module: The module.
         inputs: The config and the processes.
+        rates: The rates of optimizers that the module has configured itself.
         args: The other arguments of `TorchStep`.
         options: Its options.
     """
@@ -88,5 +91,5 @@ def own_step(
         trained = {id(one) for group in part.param_groups for one in group["params"]}
         parameters = [one for one in module.parameters() if id(strategy.blocks.updated(one)) in trained]
         clipping = Clipping.of(inputs.config.training)
-        updates[name] = Update(part, parameters, precision, clipping, None, strategy)
+        updates[name] = Update(part, parameters, precision, clipping, None, strategy, rates)
     return ManualStep(own, updates, average, *args, **options)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.data import Tensors
+from trainwright.frameworks.torch.own.names import is_given
 from trainwright.frameworks.torch.own.step import LoggedInSteps, Step, Updating, returned
 from trainwright.order import SampleOrder
 
@@ -21,7 +22,7 @@ _ITS_OWN = {"backward", "manual_backward"}  # what a step calls that makes its u
 
 def has_own_step(module: nn.Module) -> bool:
     """Return whether a module says itself how it is trained."""
-    return callable(getattr(module, STEP, None))
+    return is_given(module, STEP)
 
 
 class OwnTraining:
