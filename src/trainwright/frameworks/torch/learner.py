@@ -86,16 +86,14 @@ class TorchLearner(Learner):
         groups = parameter_groups(self._module, training)
         until = frozen_until(self._module, training.freeze)
         self._strategy = _strategy_of(inputs, self._network)
-        of_all = whole_of_several if training.optimizers else optim.whole_parameters
-        whole: Collection[str] = of_all(training, self._module)
+        whole: Collection[str] = whole_of_several(training, self._module)
         self._choices: Mapping[str, str] = {}
         self._pipeline = self._placed_stages(inputs)
         self._strategy.place(self._module)
         if initial is not None:
             initial.fill(self._network.device, inputs.config.experiment.seed)
         self._configured = configured(self._module, training, inputs.order)
-        if self._configured is not None:
-            whole = self._configured.whole
+        whole = self._configured.whole if self._configured else whole
         self._strategy.prepare(self._module, whole)
         optimizer = self._build_optimizer(training, groups, whole)
         ema, is_exact = training.ema, self._strategy.is_exact
@@ -125,7 +123,7 @@ class TorchLearner(Learner):
             Clipping.of(training),
             average,
             self._strategy,
-            None if self._configured is None else self._configured.rates,
+            self._configured.rates if self._configured else None,
         )
         self._undo: Undo | None = None
         self._step = self._build_step(inputs, optimizer, average)
@@ -238,7 +236,7 @@ class TorchLearner(Learner):
             "freezing": self._freezing,
         }
         if self._own is not None:
-            rates = None if self._configured is None else self._configured.rates
+            rates = self._configured.rates if self._configured else None
             return own_step(self._own, optimizer, average, self._module, inputs, rates, *parts, **options)
         return TorchStep(call, loss_of_outputs, *parts, weights=weights, pipeline=self._pipeline, **options)
 

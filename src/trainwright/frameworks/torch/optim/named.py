@@ -50,6 +50,8 @@ def owners(model: nn.Module, training: TrainingConfig) -> dict[str, str]:
 
 def whole_of_several(training: TrainingConfig, model: nn.Module) -> set[str]:
     """Return the names of the parameters that are not updated element by element; see `whole_parameters`."""
+    if not training.optimizers:
+        return whole_parameters(training, model)
     owner = owners(model, training)
     return {
         parameter
