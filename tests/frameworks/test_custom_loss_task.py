@@ -252,3 +252,16 @@ def test_what_needs_a_target_is_refused_by_name(tmp_path: Path) -> None:
             {**SMALL, "model": "random_forest", "training": {}, "data": {"type": "iris", "target": None}},
             runs_dir=tmp_path,
         )
+
+
+@pytest.mark.services
+def test_two_processes_give_the_bits_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    config = {
+        "data": {"type": f"{__name__}:boxes", "task": "custom_loss", "collate": f"{__name__}:together"},
+        "model": f"{__name__}:Detector",
+        "training": {"max_steps": 12, "batch_size": 8, "microbatch_size": 3, "threads": 1, "loss": "model"},
+        "distributed": {"virtual": {"data": 2}},
+    }
+    one, two = (trainwright.train(config, {"distributed.nproc": n}, runs_dir=tmp_path) for n in (1, 2))
+    assert (two.digest, two.metrics) == (one.digest, one.metrics)
