@@ -1,12 +1,15 @@
 """Models without a target, or with one of any form: the loss is the user's own, or the model's."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet
 import pytest
 import torch
+from PIL import Image
 from tests.small_runs import SMALL, assert_same, whole_and_resumed
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -265,3 +268,40 @@ def test_two_processes_give_the_bits_of_one(tmp_path: Path, monkeypatch: pytest.
     }
     one, two = (trainwright.train(config, {"distributed.nproc": n}, runs_dir=tmp_path) for n in (1, 2))
     assert (two.digest, two.metrics) == (one.digest, one.metrics)
+
+
+class Blurred(nn.Module):
+    """Returns its loss, and images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(1, 1, 3, padding=1)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        made: Tensor = self.layer(images)
+        return nn.functional.l1_loss(made, images), made
+
+
+def test_images_without_classes_become_images(tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for i in range(20):
+        Image.fromarray(RNG.integers(0, 255, (6, 6), dtype=np.uint8)).save(folder / f"{i:02}.png")
+    data = {"type": "image_folder", "path": str(folder), "mode": "gray", "target": None}
+    config = own(data=data, model=f"{__name__}:Blurred")
+    run = trainwright.train(config, runs_dir=tmp_path)
+    made = np.stack(trainwright.load(run).predict(str(folder))["prediction"])
+    assert made.shape == (20, 1, 6, 6)
+    for name in ("made.csv", "made.parquet"):
+        trainwright.predict_file(run, folder, tmp_path / name)
+    in_csv = np.array([json.loads(cell) for cell in pd.read_csv(tmp_path / "made.csv")["prediction"]])
+    np.testing.assert_array_equal(in_csv.astype(np.float32), made)
+    in_parquet = pyarrow.parquet.read_table(tmp_path / "made.parquet")["prediction"].to_pylist()
+    np.testing.assert_array_equal(np.array(in_parquet, np.float32), made)
+
+
+def test_the_rows_of_a_file_of_arrays_without_a_target(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", X=ROWS)
+    config = own(data={"path": str(tmp_path / "rows.npz"), "target": None}, model=f"{__name__}:Vae")
+    run = trainwright.train(config, runs_dir=tmp_path)
+    assert set(run.metrics) == {"val_loss", "test_loss"}

@@ -186,6 +186,19 @@ def inspect(table: Table, config: DataConfig, dtype: str = "float32") -> tuple[s
     return task, doubts(values, where) if config.task == "auto" else []
 
 
+def require_target(config: DataConfig) -> None:
+    """Check that there is a target, which samples of this type need.
+
+    Raises:
+        DataError: There is none.
+    """
+    if not config.targets:
+        raise DataError(
+            "data.target: null is for tables, arrays, images and map-style data sets; the samples of "
+            f"data.type: {config.type} need a target: name it"
+        )
+
+
 def untargeted(config: DataConfig) -> str:
     """Return the task of data without a target.
 
