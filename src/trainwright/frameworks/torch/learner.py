@@ -225,7 +225,7 @@ class TorchLearner(Learner):
             self._undo = checkpoint_activations(self._module, patterns, synchronized=batch_norms is not None)
         call, loss_of_outputs = self._network.call, in_float(loss)
         if training.compile:
-            call = call_of(compiled(self._module), self._network.names)
+            call = call_of(compiled(self._module), self._network.names, self._network.optional)
             if named_loss(training.loss, self._network.task) == TOKEN_LOSS:
                 loss_of_outputs = compiled_token_loss(loss)
         settings = StepSettings(inputs.config.experiment.seed, training.largest_microbatch, self._ranks)
