@@ -221,7 +221,12 @@ class LiveModel(_TorchModel):
 
 def _portable(part: Predictions) -> Predictions:
     """Return a part that other processes can read: read-only views of mappings cannot be pickled."""
-    return part._replace(measures=dict(part.measures), counts=dict(part.counts), heads=dict(part.heads))
+    return part._replace(
+        measures=dict(part.measures),
+        counts=dict(part.counts),
+        logged=dict(part.logged),
+        heads=dict(part.heads),
+    )
 
 
 def _interleaved(shares: Sequence[Sequence[Predictions]]) -> Iterator[Predictions]:

@@ -32,6 +32,7 @@ from trainwright.frameworks.torch.outputs import (
     optional_names,
     predicted,
 )
+from trainwright.frameworks.torch.own.evaluation import OwnEvaluation
 from trainwright.frameworks.torch.params import TRANSFORMERS
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.predictions import to_predictions
@@ -43,7 +44,7 @@ from trainwright.order import PREDICT, stream_seed
 from trainwright.plugins import task_for
 from trainwright.tasks.support.accumulators import Accumulator
 from trainwright.tasks.support.precision import restored
-from trainwright.types import TARGET, Ids, Predictions, weights_of
+from trainwright.types import TARGET, Ids, LoggedValues, Predictions, weights_of
 
 log = logging.getLogger("trainwright")
 _LOST = re.compile(
@@ -92,6 +93,7 @@ class Network:
         self.names = [name for name in self.names if name not in self.optional]
         self.call = call_of(self.module, self.names, self.optional)
         self.precision = Precision(training.precision, self.device)
+        self.own = OwnEvaluation(self.module, self.task)
 
     def source(self, split: Split) -> TensorSource:
         """Return the samples of a split as tensors on the device of the module."""
@@ -130,11 +132,23 @@ class Network:
             judges: Whether losses are wanted, where they stand for outputs of any form.
         """
         batch = source.take(ids)  # tensors (n, ...)
+        loss, logged = self._judged(batch, len(ids)) if judges and self.own.judges else (None, {})
+        if loss is not None and self.own.replaces_forward and not accumulators:
+            return self._without_outputs(ids, loss)._replace(logged=logged)
         with torch.no_grad(), self.precision.autocast():
-            outputs = self.call(batch)  # (n, outputs), or several such
+            own = None if judges else self.own.predicted(batch)
+            outputs = self.call(batch) if own is None else own  # (n, outputs), or several such
         if not judges and self.task.is_open:
             return Predictions(ids, predicted(as_float(outputs), len(ids)), np.empty((len(ids), 0)), 0.0)
-        return self.predictions(outputs, batch, source, ids, accumulators)
+        made = self.predictions(outputs, batch, source, ids, accumulators)
+        if loss is not None:
+            made = made._replace(loss=loss * len(ids))
+        return made._replace(logged=logged)
+
+    def _judged(self, batch: Tensors, rows: int) -> tuple[float | None, LoggedValues]:
+        """Return what the model's own step says of some rows."""
+        with torch.no_grad(), self.precision.autocast():
+            return self.own.judged(batch, rows)
 
     def predictions(
         self,
@@ -179,8 +193,13 @@ class Network:
         with torch.no_grad(), self.precision.autocast():
             loss = float(self.loss(outputs, batch))
             counted = counts(accumulators, outputs, batch, self.task, None) if accumulators else {}
+        return self._without_outputs(ids, loss)._replace(counts=counted)
+
+    @staticmethod
+    def _without_outputs(ids: Ids, loss: float) -> Predictions:
+        """Return the loss of some rows, a mean, in place of their outputs."""
         rows = len(ids)
-        return Predictions(ids, np.full((rows, 1), loss), np.empty((rows, 0)), loss * rows, counts=counted)
+        return Predictions(ids, np.full((rows, 1), loss), np.empty((rows, 0)), loss * rows)
 
     def weighted_loss(self, outputs: Outputs, batch: Tensors) -> Tensor:
         """Return the sum of the losses of the samples of a batch, each multiplied by its weight: ()."""
@@ -211,6 +230,8 @@ class Network:
         versions = [one._version for _, one in named]
         if next(self.module.parameters()).is_meta:
             sample = each(sample, lambda one: one.to("meta"))
+        if not self.own.needs_forward:
+            return
         shapes = ", ".join(f"{name} {_shape(sample[name])}" for name in self.names)
         try:
             # Not inference_mode: training may use what the model caches here.

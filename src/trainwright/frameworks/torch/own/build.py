@@ -12,12 +12,15 @@ from trainwright.frameworks.base import LearnerInputs
 from trainwright.frameworks.torch.optim.ema import Average
 from trainwright.frameworks.torch.optim.several import Several
 from trainwright.frameworks.torch.optim.update import Clipping, Update
+from trainwright.frameworks.torch.own.calls import check_lightning
 from trainwright.frameworks.torch.own.configured import Rates
+from trainwright.frameworks.torch.own.names import is_given, is_lightning
 from trainwright.frameworks.torch.own.runner import ManualStep, OwnStep
 from trainwright.frameworks.torch.own.training import STEP, OwnTraining, has_own_step
 from trainwright.frameworks.torch.parallel.batch_norm import has_batch_norms
 from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.precision import Precision
+from trainwright.plugins import task_for
 
 _ONLY = "optimizer"  # the name of the only one
 
@@ -30,6 +33,8 @@ def own_training(module: nn.Module, inputs: LearnerInputs) -> OwnTraining | None
     """
     if not has_own_step(module):
         return None
+    if is_lightning(module):
+        check_lightning(module)
     own = OwnTraining(module)
     config, training, virtual = inputs.config, inputs.config.training, inputs.config.distributed.virtual.sizes
     refused = {
@@ -47,6 +52,9 @@ def own_training(module: nn.Module, inputs: LearnerInputs) -> OwnTraining | None
             "training.activation_checkpointing": bool(training.activation_checkpointing),
             "distributed.virtual.data above 1 with batch normalization": is_cut,
         }
+        has_rows = bool(len(inputs.splits.get("val", ())))
+        is_open = task_for(inputs.info).is_open and not is_given(module, "validation_step")
+        refused["validation rows without a validation_step that returns a loss"] = has_rows and is_open
         few = [size for size in inputs.order.batch_sizes if size < virtual.data]
         refused[f"a last batch of {min(few, default=0)} rows for {virtual.data} virtual ranks"] = bool(few)
     for what, is_asked in refused.items():
@@ -87,6 +95,8 @@ def own_step(
     strategy: Strategy = options["strategy"]
     precision: Precision = args[1]
     updates = {}
+    if own.lightning is not None:
+        own.lightning.optimizers = parts
     for name, part in parts.items():
         trained = {id(one) for group in part.param_groups for one in group["params"]}
         parameters = [one for one in module.parameters() if id(strategy.blocks.updated(one)) in trained]

@@ -14,7 +14,7 @@ def is_lightning(module: nn.Module) -> bool:
 
 def is_given(module: nn.Module, method: str) -> bool:
     """Return whether the user has written a method; Lightning's own ones do nothing."""
-    if not callable(getattr(module, method, None)):
+    if not callable(vars(module).get(method, getattr(type(module), method, None))):
         return False
     owner = next((one for one in type(module).__mro__ if method in vars(one)), None)
     return owner is None or not _is_theirs(owner)

@@ -39,6 +39,10 @@ class OwnStep(TorchStep):
     def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
         """Run step number `step`, counted from 0; see `TorchStep`."""
         self._own.begin(step, order)
+        with self._own.attached():
+            return self._run(step, lr, order, source)
+
+    def _run(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
         return super().__call__(step, lr, order, source)
 
 
@@ -67,14 +71,17 @@ class ManualStep(OwnStep):
         super().__init__(own, *args, **options)
         self._updates, self._average = updates, average
         self._names = [*updates]
+        # A LightningModule says itself when gradients are forgotten, which may be after the step.
+        self.lightning = own.lightning
+        if self.lightning is not None:
+            self.lightning.updates = {name: one.parameters for name, one in updates.items()}
+        self._left: set[str] = set()  # optimizers with gradients from an earlier step
         self._turns: dict[int, Lockstep] = {}  # by the number of microbatches
         self._is_direct = False  # whether gradients need not be added up
         self._made: list[_Microbatch] = []
         self._step, self._lr, self._count = 0, 0.0, 0
 
-    def __call__(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
-        """Run step number `step`, counted from 0; see `TorchStep`."""
-        self._own.begin(step, order)
+    def _run(self, step: int, lr: float, order: SampleOrder, source: TensorSource) -> StepResult:
         if self._freezing is not None and self._freezing.apply(step):
             self._prepare_sums()
         samples, ranks = Samples.of_step(order, step), self._settings.virtual_ranks
@@ -88,13 +95,15 @@ class ManualStep(OwnStep):
             for number, some in enumerate(virtual_ranks.microbatches(parts[rank], size))
         ]
         world, count = self._strategy.world, len(self._made)
-        self._is_direct = count == 1 and ranks == 1 and world.size == 1
+        self._is_direct = count == 1 and ranks == 1 and world.size == 1 and self.lightning is None
         if count not in self._turns:
             self._turns[count] = Lockstep(self._generators, world, count, _UNEQUAL)
         compute = partial(self._computed, source.take_from, len(samples))
         losses = self._turns[count].run([partial(compute, one) for one in self._made])
         for one in self._parameters:
             one.grad = None
+        if self.lightning is not None:
+            self._left = self._left - self._made[0].zeroed | self._made[0].left(self._updates)
         if self._average is not None:
             self._average.update(step + 1)
         ranked = list(zip([one.rank for one in self._made], losses, strict=True))
@@ -128,6 +137,12 @@ class ManualStep(OwnStep):
         name, update = names[0], self._updates[names[0]]
         if {*names} != {name}:
             raise ModelError(_UNEQUAL)
+        if name in self._left and name not in self._made[0].zeroed:
+            raise ModelError(
+                f"optimizer {name} has gradients of an earlier step, which no checkpoint holds: call "
+                "zero_grad before the backward pass; for larger batches set training.batch_size and "
+                "microbatch_size"
+            )
         self._turns[len(self._made)].agree(self._names.index(name))
         if not self._is_direct:
             self._add_up(update)
@@ -153,7 +168,7 @@ class ManualStep(OwnStep):
         for rank in self._mine:
             for microbatch in self._made:
                 if microbatch.rank == rank:
-                    microbatch.gradients.take(update.parameters)
+                    microbatch.gradients.take(update.parameters, keeps=self.lightning is not None)
             if has_tree:
                 self._strategy.end_part(is_last=rank == self._mine[-1])
         if has_tree:
@@ -173,6 +188,7 @@ class _Microbatch:
     def __init__(self, step: ManualStep, rank: int, samples: Samples, seed: int) -> None:
         self.rank, self.samples, self.seed, self.factor = rank, samples, seed, 1.0
         self.gradients = virtual_ranks.PartGradients(step._parameters)
+        self.zeroed: set[str] = set()  # optimizers whose gradients were forgotten in this step
         self.is_spent = False  # whether an update was made since the last backward pass
         self.only: Collection[Tensor] | None = None  # the parameters that get gradients; None: all
         self.loss = torch.zeros((), device=step._device)  # the sum of what `backward` was given
@@ -184,7 +200,7 @@ class _Microbatch:
             scaled = loss.reshape(()).float() * self.factor
             self.loss = self.loss + scaled.detach()
             if not self._step._is_direct:
-                if self.is_spent:
+                if self.is_spent and self._step.lightning is None:
                     self.gradients.clear()
                 self.gradients.add(scaled, only=self.only, retains=retain_graph)
             else:
@@ -197,3 +213,12 @@ class _Microbatch:
     def update(self, name: str | None = None) -> None:
         """Wait for the others, and update the parameters of an optimizer."""
         self._step.update(name)
+
+    def zero(self, name: str) -> None:
+        """Forget the gradients of the parameters of an optimizer."""
+        self.gradients.drop(self._step._updates[name].parameters)
+        self.zeroed.add(name)
+
+    def left(self, updates: Mapping[str, Update]) -> set[str]:
+        """Return the optimizers that have gradients."""
+        return {name for name, one in updates.items() if self.gradients.has(one.parameters)}

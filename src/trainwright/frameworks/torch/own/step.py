@@ -32,20 +32,8 @@ class LoggedInSteps:
         self._entries: list[tuple[int, str, Any, int]] = []  # step, name, value, rows
 
     def add(self, step: int, name: str, value: Any, rows: int) -> None:
-        """Keep a value of a microbatch of `rows` rows.
-
-        Raises:
-            ModelError: It is no single number.
-        """
-        if isinstance(value, Tensor):
-            value = value.detach()
-        if value.numel() != 1 if isinstance(value, Tensor) else not isinstance(value, int | float):
-            shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
-            raise ModelError(
-                f"training_step logs {name}, a {type(value).__name__}{shape}; give one number: the mean over "
-                "the rows of the batch"
-            )
-        self._entries.append((step, str(name), value, rows))
+        """Keep a value of a microbatch of `rows` rows; see `number_of`."""
+        self._entries.append((step, str(name), number_of(name, value), rows))
 
     def take(self, world: World) -> list[LoggedValues]:
         """Return the sums over the rows of each step, of all processes; a collective call."""
@@ -72,6 +60,23 @@ class LoggedInSteps:
         ]
 
 
+def number_of(name: str, value: Any, where: str = "training_step") -> Any:
+    """Return a value that a step logs, a number or a tensor of one, which is still on its device.
+
+    Raises:
+        ModelError: It is something else.
+    """
+    if isinstance(value, Tensor):
+        value = value.detach()
+    if value.numel() != 1 if isinstance(value, Tensor) else not isinstance(value, int | float):
+        shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
+        raise ModelError(
+            f"{where} logs {name}, a {type(value).__name__}{shape}; give one number, the mean over the "
+            "rows of the batch; objects that add up are for evaluation.metrics"
+        )
+    return value
+
+
 class Step:
     """The step that a `training_step(batch, step)` is called in.
 
@@ -85,7 +90,7 @@ class Step:
     ) -> None:
         self.number = number
         self.epoch = epoch
-        self._log, self._updating = log, updating
+        self._log, self.updating = log, updating
 
     def log(self, name: str, value: Any) -> None:
         """Log a number, the mean over the rows of the batch, beside `train_loss`."""
@@ -110,12 +115,12 @@ class Step:
         self._made().update(name)
 
     def _made(self) -> Updating:
-        if self._updating is None:
+        if self.updating is None:
             raise ModelError(
                 "training_step calls backward or update out of sight: write automatic_optimization = False "
                 "in the class, or return the loss and leave both to the trainer"
             )
-        return self._updating
+        return self.updating
 
 
 def returned(value: Any, where: str = "training_step") -> tuple[Tensor | None, Mapping[str, Any]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.data import Tensors
+from trainwright.frameworks.torch.own.calls import LightningTrainer, StepCalls
 from trainwright.frameworks.torch.own.names import is_given
 from trainwright.frameworks.torch.own.step import LoggedInSteps, Step, Updating, returned
 from trainwright.order import SampleOrder
@@ -33,14 +35,15 @@ class OwnTraining:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._step: Any = module.training_step
-        self.is_manual = _is_manual(module)
+        self._call = StepCalls(module, STEP)
+        self.is_manual = is_manual(module)
         self.logged = LoggedInSteps()
-        self._number = self._epoch = 0
+        self._number = self._epoch = self._index = 0
 
     def begin(self, step: int, order: SampleOrder) -> None:
         """Begin a step, counted from 0."""
-        self._number, self._epoch = step, order.cursor(step).epoch
+        cursor = order.cursor(step)
+        self._number, self._epoch, self._index = step, cursor.epoch, cursor.consumed // order.batch_size
 
     def call(self, batch: Tensors) -> Tensor:
         """Return the loss of a microbatch, (), and log what the step returns beside it.
@@ -60,21 +63,34 @@ class OwnTraining:
         """Call the step with a microbatch, and return the loss that it returns, (), if it does."""
         rows = rows_of(batch)
         log = partial(self._log, rows)
-        loss, named = returned(self._step(batch, Step(self._number, self._epoch, log, updating)))
+        step = Step(self._number, self._epoch, log, updating)
+        loss, named = returned(self._call(batch, step, self._index))
         for name, value in named.items():
             log(name, value)
         return loss
+
+    @property
+    def lightning(self) -> LightningTrainer | None:
+        """What a LightningModule finds of its trainer."""
+        return self._call.lightning
+
+    def attached(self) -> AbstractContextManager[None]:
+        """Return a context in which a LightningModule has its trainer."""
+        return self._call.attached(self._number, self._epoch)
 
     def _log(self, rows: int, name: str, value: Any) -> None:
         self.logged.add(self._number, name, value, rows)
 
 
 def rows_of(batch: Tensors) -> int:
-    """Return the number of rows of a batch."""
-    return len(next(iter(batch.values())))
+    """Return the number of rows of a batch, whose arrays may be in mappings."""
+    first: Any = next(iter(batch.values()))
+    while isinstance(first, Mapping):
+        first = next(iter(first.values()))
+    return len(first)
 
 
-def _is_manual(module: nn.Module) -> bool:
+def is_manual(module: nn.Module) -> bool:
     """Return whether the step of a module makes its updates itself."""
     given = getattr(module, "automatic_optimization", None)
     if isinstance(given, bool) and not given:

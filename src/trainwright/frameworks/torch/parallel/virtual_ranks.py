@@ -122,12 +122,22 @@ class PartGradients:
         for parameter in self._parameters:
             parameter.grad = self._sums.get(parameter)
 
-    def take(self, parameters: Iterable[Tensor]) -> None:
-        """Move the gradients of some parameters to those that these have already."""
+    def take(self, parameters: Iterable[Tensor], *, keeps: bool) -> None:
+        """Add the gradients of some parameters to those that these have already, and forget them or not."""
         for one in parameters:
-            gradient = self._sums.pop(one, None)
+            gradient = self._sums.get(one)
             if gradient is not None:
+                gradient = gradient.clone() if keeps else self._sums.pop(one)
                 one.grad = gradient if one.grad is None else one.grad.add_(gradient)
+
+    def drop(self, parameters: Iterable[Tensor]) -> None:
+        """Forget the gradients of some parameters."""
+        for one in parameters:
+            self._sums.pop(one, None)
+
+    def has(self, parameters: Iterable[Tensor]) -> bool:
+        """Return whether some parameter has a gradient."""
+        return any(one in self._sums for one in parameters)
 
     def clear(self) -> None:
         """Forget the gradients."""
