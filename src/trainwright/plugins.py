@@ -141,6 +141,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, BuiltIn]] = {
     },
     "task": {
         "classification": BuiltIn("trainwright.tasks.classification:ClassificationTask"),
+        "custom_loss": BuiltIn("trainwright.tasks.custom_loss:CustomLossTask"),
         "language_modeling": BuiltIn("trainwright.tasks.language_modeling:LanguageModelingTask"),
         "multilabel": BuiltIn("trainwright.tasks.multilabel:MultilabelTask"),
         "regression": BuiltIn("trainwright.tasks.regression:RegressionTask"),

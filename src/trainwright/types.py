@@ -72,6 +72,10 @@ class StepResult(NamedTuple):
     samples: int
 
 
+# What a model logs in a step, by name: the sum over rows, and the number of these.
+LoggedValues: TypeAlias = Mapping[str, tuple[float, int]]
+
+
 class HeadPredictions(NamedTuple):
     """The outputs of one of several heads for some rows.
 
@@ -103,6 +107,7 @@ class Predictions(NamedTuple):
             the last part are the result.
         weights: (rows,) float64 weights of the rows; None if all count the same.
         counts: What a user's own metrics that add up by themselves have counted on these rows, by name.
+        logged: What the model's own step has logged of these rows.
         heads: Where the model has several, each by the name of its output; `loss` is that of their sum.
     """
 
@@ -114,6 +119,7 @@ class Predictions(NamedTuple):
     weights: Array | None = None
     counts: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
     heads: Mapping[str, HeadPredictions] = MappingProxyType({})
+    logged: LoggedValues = MappingProxyType({})
 
 
 class Block(NamedTuple):

@@ -491,16 +491,6 @@ def test_a_function_makes_a_model(tmp_path: Path) -> None:
         trainwright.train({**SMALL, "model": {**model, "type": "nets_of_mine:NoModel"}}, runs_dir=tmp_path)
 
 
-def test_what_a_module_of_lightning_brings_is_said_to_be_unused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    trainwright.train({**SMALL, **own("Lightning")}, runs_dir=tmp_path)
-    assert "its training_step and configure_optimizers are not called" in caplog.text
-    caplog.clear()
-    trainwright.train({**SMALL, **own("Net")}, runs_dir=tmp_path)
-    assert "not called" not in caplog.text
-
-
 @pytest.mark.parametrize(
     ("model", "message"),
     [

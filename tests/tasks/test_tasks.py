@@ -12,6 +12,7 @@ from trainwright.evaluation.metrics import evaluate_predictions
 from trainwright.evaluation.significance import same_rows
 from trainwright.tasks.base import Task
 from trainwright.tasks.classification import ClassificationTask
+from trainwright.tasks.custom_loss import CustomLossTask
 from trainwright.tasks.language_modeling import LanguageModelingTask
 from trainwright.tasks.multilabel import MultilabelTask
 from trainwright.tasks.regression import RegressionTask
@@ -44,6 +45,14 @@ class TestTwoClasses(TestClassification):
         targets = np.arange(rows) % 2
         positive = 1 / (1 + np.exp(-noise(seed, rows) - 2 * targets + 1))
         return np.stack([1 - positive, positive], axis=1).astype(np.float32), targets
+
+
+class TestCustomLoss(TaskSuite):
+    def make(self) -> Task:
+        return CustomLossTask(DataInfo("custom_loss", features_spec((4,)), 4, target=""))
+
+    def drawn(self, rows: int, seed: int) -> tuple[Array, Array]:
+        return np.abs(noise(seed, rows, 1)), np.empty((rows, 0))
 
 
 class TestRegression(TaskSuite):

@@ -6,7 +6,7 @@ The tables at the end have them all, by key, for one layer of a config.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from trainwright.config import synonyms
@@ -41,6 +41,11 @@ def _number(value: object) -> bool:
 
 
 # Short forms of sections and lists.
+
+
+_OF_GROUPS = synonyms.table(
+    {"learning_rate": "lr", "weight_decay": "wd", "match": "params", "lr_ratio": "lr_scale lr_mult"}
+)
 
 
 def _section(key: str, draft: Draft, path: str, node: Node) -> None:  # noqa: ARG001 - a conversion
@@ -119,6 +124,14 @@ def _freeze(draft: Draft, path: str, node: Node) -> None:
 def _heads(draft: Draft, path: str, node: Node) -> None:
     for head in mapping(node).values():
         _section("loss", draft, path, head)
+
+
+def _optimizers(draft: Draft, path: str, node: Node) -> None:
+    """Read the keys and types of several optimizers by the names that PyTorch and others give them."""
+    for name, item in mapping(node).items():
+        _rename(draft, f"{path}.{name}", mapping(item), _OF_OPTIMIZERS)
+        if "type" in mapping(item):
+            _choice(draft, "training.optimizer", item)
 
 
 def _ema(draft: Draft, path: str, node: Node) -> None:
@@ -339,14 +352,18 @@ def _mixed_precision(draft: Draft, path: str, node: Node) -> None:
 def _parameter_groups(draft: Draft, path: str, node: Node) -> None:
     """Read the keys of parameter groups by the names that PyTorch and others give them."""
     for index, item in enumerate(node.value if isinstance(node.value, list) else ()):
-        keys = mapping(item)
-        for old in [key for key in keys if fold(key) in _OF_GROUPS]:
-            new, given = _OF_GROUPS[fold(old)], keys.pop(old)
-            if new in keys:
-                draft.refuse(f"{path}.{index}.{old}", given, new, keys[new])
-            else:
-                keys[new] = given
-                draft.note(given, f"{path}.{index}.{old} is read as {new}")
+        _rename(draft, f"{path}.{index}", mapping(item))
+
+
+def _rename(draft: Draft, path: str, keys: dict[str, Node], table: Mapping[str, str] = _OF_GROUPS) -> None:
+    """Rename the keys of a group of parameters, or of one of several optimizers."""
+    for old in [key for key in keys if fold(key) in table]:
+        new, given = table[fold(old)], keys.pop(old)
+        if new in keys:
+            draft.refuse(f"{path}.{old}", given, new, keys[new])
+        else:
+            keys[new] = given
+            draft.note(given, f"{path}.{old} is read as {new}")
 
 
 def _strategy(draft: Draft, path: str, node: Node) -> None:
@@ -374,9 +391,7 @@ def _pytorch(draft: Draft, path: str, node: Node) -> None:
         draft.notes.append(f"{node.source}: {path}: pytorch is read as {path}: mlp")
 
 
-_OF_GROUPS = synonyms.table(
-    {"learning_rate": "lr", "weight_decay": "wd", "match": "params", "lr_ratio": "lr_scale lr_mult"}
-)
+_OF_OPTIMIZERS = synonyms.table({"learning_rate": "lr", "weight_decay": "wd"})
 
 # Sections and lists in their short forms, into which other keys may be moved.
 SHORT_FORMS: tuple[tuple[str, Conversion], ...] = (
@@ -413,6 +428,7 @@ CONVERSIONS: tuple[tuple[str, Conversion], ...] = (
     ("experiment.tracking_uri", _tracking_uri),
     ("training.mixed_precision", _mixed_precision),
     ("training.parameter_groups", _parameter_groups),
+    ("training.optimizers", _optimizers),
     ("distributed.strategy", _strategy),
     ("model", _pytorch),
     ("model.type", _pytorch),

@@ -79,10 +79,10 @@ class DataConfig(TypedSection):
     train_path: str | None = record(None, description="where the training rows are, instead of path")
     val_path: str | None = record(None, description="where the validation rows are, together with train_path")
     test_path: str | None = record(None, description="where the test rows are, together with train_path")
-    target: str | Annotated[list[str], Field(min_length=1)] = bits(
+    target: str | Annotated[list[str], Field(min_length=1)] | None = bits(
         default="target",
         description="the column to predict; a list: several, of numbers (regression) or of 0 and 1 "
-        "(multilabel)",
+        "(multilabel); null: none, as for an autoencoder (torch)",
     )
     weight: str | None = bits(
         default=None,
@@ -91,8 +91,8 @@ class DataConfig(TypedSection):
     )
     task: str = bits(
         default="auto",
-        description="classification, regression, multilabel, segmentation, language_modeling ...; auto: "
-        "inferred from the target",
+        description="classification, regression, multilabel, segmentation, language_modeling ...; "
+        "custom_loss: a loss of one's own, with targets of any form (torch); auto: inferred from the target",
     )
     target_transform: Literal["log1p", "log", "sqrt", "quantile", "standardize"] | None = bits(
         default=None,
@@ -222,10 +222,10 @@ class DataConfig(TypedSection):
 
     @property
     def targets(self) -> list[str]:
-        """The columns to predict."""
-        return [self.target] if isinstance(self.target, str) else list(self.target)
+        """The columns to predict; without a target none."""
+        return [self.target] if isinstance(self.target, str) else list(self.target or ())
 
     @property
     def target_name(self) -> str:
-        """The column to predict, or the names of several, joined by commas."""
+        """The column to predict, or the names of several, joined by commas; without a target empty."""
         return ", ".join(self.targets)

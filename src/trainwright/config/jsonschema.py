@@ -13,7 +13,14 @@ from pydantic import BaseModel
 
 from trainwright.config.adapters import Adapters, Kind
 from trainwright.config.fields import Section, TypedSection
-from trainwright.config.schema import DataConfig, ModelConfig, OptimizerConfig, RunConfig, TrackerConfig
+from trainwright.config.schema import (
+    DataConfig,
+    ModelConfig,
+    NamedOptimizer,
+    OptimizerConfig,
+    RunConfig,
+    TrackerConfig,
+)
 from trainwright.config.spellings import METRICS, Spellings
 
 Schema = dict[str, Any]
@@ -22,6 +29,7 @@ TYPED: tuple[tuple[type[TypedSection], Kind], ...] = (
     (DataConfig, "dataset"),
     (ModelConfig, "model"),
     (OptimizerConfig, "optimizer"),
+    (NamedOptimizer, "optimizer"),
     (TrackerConfig, "tracker"),
 )
 VARIABLE: Schema = {"type": "string", "pattern": r"^\$\{env:[A-Za-z_][A-Za-z0-9_]*\}$"}

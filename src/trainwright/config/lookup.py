@@ -22,6 +22,7 @@ from trainwright.config.schema import (
     DataConfig,
     DistributedConfig,
     ModelConfig,
+    NamedOptimizer,
     OptimizerConfig,
     TrackerConfig,
     TrainingConfig,
@@ -225,6 +226,11 @@ class Lookup:
             mapping(training)["optimizer"] = Node({"type": Node(default, DEFAULT)}, DEFAULT)
         mapping(find_value(self.root, "training.optimizer")).setdefault("type", Node(default, DEFAULT))
         self.section("optimizer", "training.optimizer", OptimizerConfig, framework)
+        for name, node in mapping(find_value(self.root, "training.optimizers")).items():
+            chosen = find_value(self.root, "training.optimizer.type")
+            if isinstance(node.value, dict) and chosen is not None:
+                node.value.setdefault("type", Node(chosen.value, DEFAULT))
+            self.section("optimizer", f"training.optimizers.{name}", NamedOptimizer, framework)
         if (groups := find_value(self.root, "training.parameter_groups")) is not None:
             self.groups(groups, framework)
 

@@ -17,6 +17,7 @@ from trainwright.config.fields import TypedSection
 from trainwright.config.schema import (
     DataConfig,
     ModelConfig,
+    NamedOptimizer,
     OptimizerConfig,
     RunConfig,
     TrackerConfig,
@@ -181,6 +182,8 @@ def _expand_sections(draft: Draft) -> None:
         sections["tracking"].value = []
     if (params := take(draft.root, "training.loss_params")) is not None:
         _put_into_loss(draft.root, params)
+    for name, optimizer in mapping(find(draft.root, "training.optimizers")).items():
+        _expand(draft, f"training.optimizers.{name}", optimizer, NamedOptimizer)
     for path, section in _TYPED.items():
         if (node := find(draft.root, path)) is not None:
             _expand(draft, path, node, section)

@@ -23,7 +23,12 @@ from trainwright.config.fields import (
     bits,
     record,
 )
-from trainwright.config.training import EarlyStoppingConfig, OptimizerConfig, TrainingConfig
+from trainwright.config.training import (
+    EarlyStoppingConfig,
+    NamedOptimizer,
+    OptimizerConfig,
+    TrainingConfig,
+)
 from trainwright.config.tuning import TuningConfig
 
 __all__ = [  # what others import from here, wherever it is defined
@@ -37,6 +42,7 @@ __all__ = [  # what others import from here, wherever it is defined
     "ExperimentConfig",
     "LoggingConfig",
     "ModelConfig",
+    "NamedOptimizer",
     "OptimizerConfig",
     "RunConfig",
     "Section",

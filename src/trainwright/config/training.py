@@ -81,6 +81,17 @@ class OptimizerConfig(TypedSection):
     type: str = bits(default="adamw", description="adamw, adam, sgd ...")
 
 
+class NamedOptimizer(TypedSection):
+    """One of several optimizers: of the parameters that `match` names; the rest is as in `training`."""
+
+    type: str = bits(description="as training.optimizer.type, which is the default")
+    match: Patterns = bits(description=MATCH)
+    learning_rate: float | None = bits(
+        default=None, gt=0, description="instead of training.learning_rate; the scheduler varies it alike"
+    )
+    weight_decay: float | None = bits(default=None, ge=0, description="instead of training.weight_decay")
+
+
 class EarlyStoppingConfig(Section):
     """The end of training when `metric` has not improved for `patience` evaluations."""
 
@@ -132,6 +143,11 @@ class TrainingConfig(Section):
         description="strength of the weight decay; decoupled or not, as the optimizer does it",
     )
     optimizer: OptimizerConfig = OptimizerConfig()
+    optimizers: dict[str, NamedOptimizer] = bits(
+        default_factory=dict,
+        description="several optimizers by name, each of some parameters, instead of `optimizer`: "
+        "docs/own_loop.md",
+    )
     scheduler: Annotated[Schedule, Field(discriminator="type")] = ConstantSchedule()
     loss: str = bits(
         default="auto",

@@ -75,9 +75,10 @@ class ImageFolderDataset:
         files: list[str] = []
         parts: dict[SplitName, Labeled] = {}
         for name, folder in folders_by_split(config).items():
-            found = _files(folder)
+            found = _files(folder) if config.targets else _all_files(folder)
             positions = np.arange(len(files), len(files) + len(found), dtype=np.int64)
-            parts[name] = Labeled(positions, np.array([label for _, label in found], dtype=object))
+            labels = np.array([label for _, label in found], dtype=object)
+            parts[name] = Labeled(positions, labels if config.targets else np.empty((len(found), 0)))
             files += [file for file, _ in found]
         source = ImageSource(FileImages(files, self._params.mode), self._params.mode)
         return bundle(source, parts, config, request.form)
@@ -121,6 +122,17 @@ def _mask_folder(given: str | dict[SplitName, str], split: SplitName, config: Da
     if not Path(folder).expanduser().is_dir():
         raise DataError(f"data.masks: {folder} is not a folder on this machine; give the folder of the masks")
     return Path(folder).expanduser()
+
+
+def _all_files(folder: str) -> list[tuple[str, str]]:
+    """Return the images of a folder, and of folders in it, without a class.
+
+    Raises:
+        DataError: There are none.
+    """
+    if not (found := files_of(folder)):
+        raise DataError(f"{folder} holds no images; their names end in {listed(ENDINGS)}")
+    return [(str(file), "") for file in found]
 
 
 def _files(folder: str) -> list[tuple[str, str]]:

@@ -109,8 +109,10 @@ class ImageTableDataset:
         return [column for column in (self._params.image, self._params.mask) if column is not None]
 
     def _targets(self, table: Table) -> Array:
-        """Return the targets, (rows,), or (rows, columns) of several."""
+        """Return the targets, (rows,), or (rows, columns) of several or none."""
         names = self._config.targets
+        if not names:
+            return np.empty((len(table), 0))
         if len(names) == 1:
             return table.column(names[0], "data.target")
         return np.stack([table.column(name, "data.target").astype(np.float32) for name in names], axis=1)

@@ -25,6 +25,7 @@ from trainwright.datasets.base import DataBundle, LoadRequest
 from trainwright.datasets.samples.array_names import LETTERS, Role, roles_of
 from trainwright.datasets.samples.files import existing_file, names_in
 from trainwright.datasets.samples.preprocessed import from_arrays, refuse_column_settings
+from trainwright.datasets.tables.target import require_target
 from trainwright.digest import array_buffer, digest, sha256_json, tensor_records
 from trainwright.errors import DataError
 from trainwright.numerals import listed
@@ -49,6 +50,7 @@ class NpyDataset:
 
     def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
+        require_target(self._config)
         folder, names = self._folder()
         files = _files(names)
         splits = [name for name in SPLITS if ("X", name) in files]

@@ -90,6 +90,9 @@ class NpzDataset:
         from trainwright.datasets.tables.tabular import build
 
         x, y = _named(arrays["train"], "x"), _named(arrays["train"], "y")
+        if not self._config.targets:
+            parts = {name: _without_targets(some) for name, some in arrays.items()}
+            return from_objects(parts, self._config, request=request)
         if x.ndim > 2 or (x.ndim == 2 and y.ndim == 2 and y.shape[1] > 1):
             pairs = {name: (_named(some, "x"), _named(some, "y")) for name, some in arrays.items()}
             return from_objects(pairs, self._config, request=request)
@@ -118,6 +121,15 @@ def inputs_in(path: str, target: str) -> dict[str, Array]:
         return arrays
     y = _named(arrays, "y")
     return {FEATURES: x, **({target: y} if y.size else {})}
+
+
+def _without_targets(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the arrays that a model is called with by name; X alone is `features`."""
+    return {
+        FEATURES if name.lower() == "x" else name: array
+        for name, array in arrays.items()
+        if name.lower() != "y" and name != FEATURE_NAMES
+    }
 
 
 def _unsplit(arrays: dict[str, Array], path: str) -> dict[str, Array]:

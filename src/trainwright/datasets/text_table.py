@@ -41,7 +41,7 @@ from trainwright.datasets.tables.list_cells import holds_lists, tags_of, with_la
 from trainwright.datasets.tables.split_keys import read_as_text
 from trainwright.datasets.tables.table import Table
 from trainwright.datasets.tables.tabular import named_columns
-from trainwright.datasets.tables.target import Target, rows_with_target
+from trainwright.datasets.tables.target import Target, require_target, rows_with_target
 from trainwright.datasets.texts import tokenizers
 from trainwright.datasets.texts.preparation import TextPreparation, texts_of, words_of
 from trainwright.datasets.texts.tokenizers import Choice, Tokenizer, WordTokens
@@ -93,6 +93,7 @@ class TextTableDataset:
     def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
         config, params = self._config, self._params
+        require_target(self._config)
         self._refuse_settings()
         choice = tokenizers.chosen(params.tokenizer, params.vocab_size, end_of_text=False)
         tables, warnings = self._tables()

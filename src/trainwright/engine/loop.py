@@ -212,6 +212,10 @@ class Loop:
         for value, samples in zip(values, self._samples, strict=True):
             state.loss_sum += value * samples
             state.loss_samples += samples
+        for logged in self.parts.learner.logged():
+            for name, (total, rows) in logged.items():
+                before, known = state.logged.get(name, (0.0, 0))
+                state.logged[name] = before + total, known + rows
         self._logged_samples += sum(self._samples)
         self._unread, self._samples = [], []
         if not math.isfinite(state.loss_sum):
@@ -312,6 +316,7 @@ class Loop:
         state, now = self.state, time.perf_counter()
         rate = self._rate(state.step - 1) * self._learning_rate_factor
         metrics = {
+            **{name: total / max(1, rows) for name, (total, rows) in state.logged.items()},
             "train_loss": state.loss_sum / max(1, state.loss_samples),
             **({"learning_rate": rate} if self.parts.rules.has_learning_rate else {}),
             **(self.parts.learner.measures() or state.measures),
@@ -319,7 +324,7 @@ class Loop:
             "samples_per_second": self._logged_samples / max(1e-9, now - self._logged_at),
         }
         self.parts.recorder.logged(state.step, metrics)
-        state.loss_sum, state.loss_samples, state.measures = 0.0, 0, {}
+        state.loss_sum, state.loss_samples, state.measures, state.logged = 0.0, 0, {}, {}
         self._logged_at, self._logged_samples = now, 0
 
     def _plan(self) -> None:

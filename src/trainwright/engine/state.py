@@ -23,7 +23,8 @@ class RunState:
 
     `settled` is the last step that was evaluated, decided on and journalled as far as due; it is behind
     `step` only if a signal cut an evaluation short; then `measures` are what the framework measured in the
-    last step, which a resume logs before it makes one. The next `train_loss` is `loss_sum` / `loss_samples`.
+    last step, which a resume logs before it makes one. `logged` are the sums over rows, and the numbers of
+    these, of what the model has logged itself. The next `train_loss` is `loss_sum` / `loss_samples`.
     """
 
     step: int = 0
@@ -34,6 +35,7 @@ class RunState:
     train_seconds: float = 0.0
     decisions: Decisions = field(default_factory=Decisions)
     measures: dict[str, float] = field(default_factory=dict)
+    logged: dict[str, tuple[float, int]] = field(default_factory=dict)
     _encoded: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)  # as JSON
 
     def to_json(self) -> dict[str, Any]:
@@ -47,6 +49,7 @@ class RunState:
             "train_seconds": self.train_seconds,
             "decisions": self.decisions.to_json(),
             "measures": {name: finite(value) for name, value in self.measures.items()},
+            "logged": {name: [finite(total), rows] for name, (total, rows) in self.logged.items()},
             "random": _global_random(),
         }
 
@@ -72,6 +75,7 @@ class RunState:
             evaluations=evaluations,
             decisions=decisions_from_json(data["decisions"]),
             measures={name: number(value) for name, value in data["measures"].items()},
+            logged={name: (number(total), rows) for name, (total, rows) in data["logged"].items()},
         )
 
 

@@ -69,7 +69,7 @@ def fitted(bundle: DataBundle) -> list[Baseline]:
     task, train = task_for(bundle.info), bundle.splits["train"]
     if task.has_parts and len(train):
         return [*task.guesses(train.take(_sample(train, task, len(train))))]
-    if not isinstance(train, ArraySplit) or not len(train):
+    if not isinstance(train, ArraySplit) or not len(train) or task.is_open:
         return []
     ids = spaced(len(train), LARGE)
     values = task.as_values(np.asarray(train.arrays[task.target])[ids])

@@ -38,6 +38,7 @@ from trainwright.evaluation.metrics import LOSS, check_metric
 from trainwright.evaluation.permutation import permutation_importance
 from trainwright.evaluation.shapley import MAX_LISTED, shap_values, to_json
 from trainwright.order import EXPLAIN, permutation, stream_seed
+from trainwright.plugins import task_for
 from trainwright.require import require
 from trainwright.types import FEATURES, TARGET, Array, DataInfo, Predictions, SplitName
 
@@ -121,6 +122,8 @@ def _split(bundle: DataBundle) -> tuple[SplitName, Split]:
 
 def _why_not(info: DataInfo, split: Split) -> str:
     """Return the reason why the data cannot be explained; empty if they can."""
+    if task_for(info).is_open:
+        return f"the task is {info.task}, of which no answer is known: only the loss"
     if list(info.inputs) != [FEATURES]:
         return f"a model with the inputs {', '.join(info.inputs)} cannot be explained: it needs columns"
     if len(info.input_shape) != 1:

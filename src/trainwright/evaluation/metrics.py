@@ -307,6 +307,9 @@ def evaluate_predictions(
             values[f"{prefix}_{without_prefix(name)}_{target}"] = value
     if total:
         values |= _of_heads(parts, prefix, total, weights)
+    for name in {name: None for part in parts for name in part.logged}:
+        sums = [part.logged[name] for part in parts if name in part.logged]
+        values.setdefault(f"{prefix}_{name}", sum(one for one, _ in sums) / sum(rows for _, rows in sums))
     for name, value in parts[-1].measures.items() if parts else ():
         values.setdefault(f"{prefix}_{name}", value if scores else float("nan"))
     return replace(result, metrics=values)

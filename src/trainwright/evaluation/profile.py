@@ -83,6 +83,8 @@ def profile(bundle: DataBundle) -> Json | None:
 
 def _sampled(bundle: DataBundle) -> _Samples | None:
     task = task_for(bundle.info)
+    if task.is_open:
+        return None
     batches: dict[str, Batch] = {}
     targets: dict[str, Floats] = {}
     for name in SPLITS:

@@ -346,6 +346,11 @@ def _computable(metric: str, task: type[Task]) -> str:
     if ":" in metric:
         return task.usual_metric if adds_up(metric) else metric
     name = task.usual_metric if without_prefix(metric) == LOSS else without_prefix(metric)
+    if not task.metrics:
+        raise InputError(
+            f"the task {task.name} has no metric by row, so there is nothing to compare row by row: compare "
+            "the losses of the two runs"
+        )
     if name not in task.metrics:
         allowed = ", ".join([LOSS, *sorted(task.metrics)])
         raise InputError(f"unknown metric of {task.name}: {metric!r}; allowed: {allowed}")

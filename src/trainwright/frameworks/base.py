@@ -31,6 +31,7 @@ from trainwright.types import (
     Determinism,
     FeatureForm,
     Ids,
+    LoggedValues,
     Mode,
     NamedBuffer,
     Predictions,
@@ -611,6 +612,10 @@ class Learner(ABC):
         It is called where a step is logged, after `read`.
         """
         return {}
+
+    def logged(self) -> Sequence[LoggedValues]:
+        """Return what the model has logged itself in each step since the last call; a collective call."""
+        return ()
 
     @abstractmethod
     def model(self) -> Model:

@@ -109,14 +109,14 @@ class InputRows:
     def batch(self, rows: Any) -> dict[str, Array]:
         """Return the inputs of rows, and targets: placeholders, unless predictions are sums over targets.
 
-        Of masks, which are predicted where there are no targets, it returns the inputs alone.
+        Of masks, and of targets of any form, it returns the inputs alone.
 
         Raises:
             InputError: The rows lack an input of the model, or it has another shape; or they lack the targets
                 of a task whose predictions are sums over them.
         """
         inputs = self.inputs(rows)
-        if self.task.gives_masks:
+        if self.task.gives_masks or self.task.is_open:
             return inputs
         targets = self._targets(rows, len(next(iter(inputs.values()))))
         arrays = {**inputs, self.task.target: targets}
@@ -195,6 +195,8 @@ class InputRows:
                 f"arrays of different numbers of rows given: {given_rows}; give the same number of each"
             )
         count = next(iter(counts.values()))
+        if self.task.is_open:  # the model may be called without the others
+            return inputs
         others = {name: spec for name, spec in self.info.inputs.items() if name not in self.specs}
         # What only the loss reads may hold anything.
         return inputs | {name: np.zeros((count, *spec.shape), spec.dtype) for name, spec in others.items()}

@@ -64,6 +64,8 @@ def _labeled_rows(given: Any, rows: InputRows, preparation: AnyPreparation) -> S
         if weights and given.numbers is not None:
             weights = {WEIGHT: weights[WEIGHT][given.numbers]}
     targets = preparation.targets(given)
+    if not rows.info.target:
+        return Arrays(rows.prepared(given))
     if targets is None:
         raise InputError(f"the rows have no column {rows.info.target!r}: evaluation needs the target")
     if (transform := transform_of(rows.info)) is not None:
@@ -111,11 +113,16 @@ def encoded_targets(given: Mapping[str, Any], rows: InputRows) -> Array:
 
 def _labeled_arrays(given: Any, rows: InputRows) -> Split:
     info, task, data = rows.info, rows.task, rows.data
+    if not info.target:
+        return Arrays(rows.inputs(given))
     if not isinstance(given, Mapping) or info.target not in given:
         raise InputError(
             f"there is no target {info.target!r} among the arrays given, and evaluation needs it: give an "
             f"npz file of X and y, or arrays by name, {info.target!r} among them"
         )
+    if task.is_open:
+        _, encoded = task.encode_arrays({"test": np.asarray(given[info.target])}, None)
+        return Arrays({**rows.inputs(given), task.target: encoded["test"]})
     if task.sums:  # the targets are among the arrays
         return Arrays(rows.batch(given))
     inputs = rows.inputs(given)

@@ -229,8 +229,8 @@ class Predictor:
 
     def placeholders(self, rows: int) -> Array:
         """Return outputs in the form of the model's, for rows of which none can be predicted."""
-        if self.gives_masks:
-            raise DataError("none of these images can be read")
+        if self.gives_masks or self._task.is_open:
+            raise DataError("none of these rows can be read")
         shape = (rows,) if self.info.outputs == 1 else (rows, self.info.outputs)
         return np.zeros(shape, np.float32)
 

@@ -127,6 +127,7 @@ def csv_text(frame: Any, *, header: bool) -> str:
     Large float32 are written as the whole numbers that they are: the fewest digits that tell such a number
     from its neighbours in float32 are those of another number.
     """
+    frame = _with_cells(frame, _text_of)
     large = [
         name
         for name, dtype in frame.dtypes.items()
@@ -135,6 +136,17 @@ def csv_text(frame: Any, *, header: bool) -> str:
     exact = frame.astype(dict.fromkeys(large, np.float64)) if large else frame
     text: str = exact.to_csv(index=False, header=header)
     return text
+
+
+def _with_cells(frame: Any, convert: Callable[[Array], Any]) -> Any:
+    """Return predictions whose arrays, in cells of columns, are converted."""
+    held = [name for name in frame.columns if len(frame) and isinstance(frame[name].iloc[0], np.ndarray)]
+    return frame.assign(**{name: [convert(cell) for cell in frame[name]] for name in held}) if held else frame
+
+
+def _text_of(cell: Array) -> str:
+    """Return an array in full, as JSON."""
+    return json.dumps(cell.tolist())
 
 
 def jsonl_text(frame: Any) -> str:
@@ -187,7 +199,8 @@ def _write_excel(frames: Iterable[Any], path: Path) -> Written:
             raise InputError(
                 f"{path.name}: a sheet of Excel holds {_MOST_IN_EXCEL:,} rows; write .csv or .parquet"
             )
-        for row in zip(*(_plain(frame[name]) for name in frame.columns), strict=True):
+        plain = _with_cells(frame, _text_of)
+        for row in zip(*(_plain(plain[name]) for name in plain.columns), strict=True):
             sheet.append(row)
     book.save(path)
     return written
@@ -199,7 +212,8 @@ def _write_parquet(frames: Iterable[Any], path: Path) -> Written:
     written = Written(0, ())
     with contextlib.ExitStack() as stack:
         writer: Any = None
-        for frame in frames:
+        for given in frames:
+            frame = _with_cells(given, lambda cell: cell.tolist())
             if writer is None:
                 schema = _schema(arrow, frame)
                 writer = stack.enter_context(parquet.ParquetWriter(str(path), schema))

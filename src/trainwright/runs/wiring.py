@@ -20,6 +20,7 @@ from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import PLAIN, DataBundle, Examine, LoadRequest, Settle, Split
 from trainwright.datasets.samples.arrays import Arrays
 from trainwright.datasets.samples.file_hashes import FilesRead
+from trainwright.datasets.samples.structures import STRUCTURE
 from trainwright.engine.checkpoint import Checkpoints, RunCheckpoints
 from trainwright.engine.journal import Journal
 from trainwright.engine.loop import Loop, LoopParts
@@ -295,8 +296,10 @@ def try_accumulators(components: Components) -> None:
     if not components.accumulators:
         return
     split = components.bundle.splits.get("val", components.bundle.splits["train"])
-    row = Arrays(split.take(np.zeros(1, np.int64)))
-    for _ in components.model.evaluate(row, components.accumulators):
+    row = split.take(np.zeros(1, np.int64))
+    if STRUCTURE in row:  # which no arrays hold: an error then comes with the first evaluation
+        return
+    for _ in components.model.evaluate(Arrays(row), components.accumulators):
         pass
 
 

@@ -191,6 +191,9 @@ class Task(ABC):
     # an evaluation, and rows without targets have predictions, too.
     gives_masks: ClassVar[bool] = False
     gives_amounts: ClassVar[bool] = False  # whether predictions are values in the unit of the target
+    # Whether targets and outputs may have any form, as the loss is the user's own, and predictions are what
+    # the model returns. `sums` then only stand for the predictions of an evaluation, as with masks.
+    is_open: ClassVar[bool] = False
     has_inner_labels: ClassVar[bool] = False  # whether each part of a row, such as a token, has a class
     # Whether several targets are labels, 0 or 1 each, whose names are `DataInfo.classes`; else they are
     # values, whose names are `DataInfo.target_names`.

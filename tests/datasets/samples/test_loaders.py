@@ -19,6 +19,7 @@ from torch.utils.data import (
 
 import trainwright
 from trainwright.config.schema import DataConfig
+from trainwright.datasets.base import Draw, SampleSplit
 from trainwright.datasets.samples.objects import from_objects
 from trainwright.errors import DataError
 
@@ -138,34 +139,28 @@ def mixed(items: list[Any]) -> tuple[Any, Any]:
     return (features + features[partner]) / 2, torch.stack([item[1] for item in items])
 
 
-def doubled_in_place(items: list[Any]) -> tuple[Any, Any]:
-    return torch.stack([item[0].mul_(2) for item in items]), torch.stack([item[1] for item in items])
-
-
-def test_a_padding_collate_function_is_refused_with_the_remedy() -> None:
-    loader = DataLoader(Texts(), batch_size=8, collate_fn=padded)
-    with pytest.raises(DataError, match=f'for each row alone.*collate: "{__name__}:padded"'):
-        from_objects({"train": loader})
-    late = from_objects({"train": DataLoader(Texts(late=True), batch_size=8, collate_fn=padded)})
-    with pytest.raises(
-        DataError, match=r"item 0 has features of shape .*called for each row alone.*collate:"
-    ):
-        late.splits["train"].take(np.arange(40))
-    named = from_objects({"train": loader}, config(collate=f"{__name__}:padded"))
+def test_a_collate_function_of_a_loader_gets_the_whole_batch() -> None:
+    train = from_objects({"train": DataLoader(Texts(), batch_size=8, collate_fn=padded)}).splits["train"]
+    batch, expected = train.take(np.arange(3, 9)), padded([Texts()[i] for i in range(3, 9)])
+    np.testing.assert_array_equal(batch["features"], expected[0].numpy())
+    assert batch["features"].shape == (6, 6)
+    pairs: Any = list(zip(X, Y, strict=True))
+    train = from_objects({"train": DataLoader(pairs, batch_size=8, collate_fn=centered)}).splits["train"]
+    np.testing.assert_allclose(train.take(np.arange(20))["features"].mean(0), np.zeros(4), atol=1e-6)
+    named = from_objects(
+        {"train": DataLoader(Texts(), batch_size=8, collate_fn=len)}, config(collate=f"{__name__}:padded")
+    )
     assert named.splits["train"].take(np.arange(8))["features"].shape == (8, 6)
 
 
-def test_a_collate_function_of_whole_batches_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    pairs = list(zip(X, Y, strict=True))
-    before = torch.random.get_rng_state()
-    with pytest.raises(DataError, match=r"the rows of a batch depend on each other.*for each row alone"):
-        from_objects({"train": DataLoader(pairs, batch_size=8, collate_fn=centered)})  # type: ignore[arg-type]
-    assert torch.equal(before, torch.random.get_rng_state())
-    for collate in (noisy, doubled_in_place):
-        assert from_objects({"train": DataLoader(pairs, batch_size=8, collate_fn=collate)})  # type: ignore[arg-type]
-    assert "mixes none" not in caplog.text
-    assert from_objects({"train": DataLoader(pairs, batch_size=8, collate_fn=mixed)})  # type: ignore[arg-type]
-    assert "mixes none" in caplog.text
+def test_random_numbers_of_a_collate_function_follow_from_the_batch() -> None:
+    pairs: Any = list(zip(X, Y, strict=True))
+    for collate in (noisy, mixed):
+        train = from_objects({"train": DataLoader(pairs, batch_size=8, collate_fn=collate)}).splits["train"]
+        assert isinstance(train, SampleSplit)
+        some, again, other = (train.read(np.arange(8), Draw(1, epoch))["features"] for epoch in (0, 0, 1))
+        np.testing.assert_array_equal(some, again)
+        assert not np.array_equal(some, other)
 
 
 def test_the_batch_size_is_the_loaders_unless_the_config_has_one(tmp_path: Path) -> None:

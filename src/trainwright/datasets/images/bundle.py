@@ -60,7 +60,7 @@ class Labeled:
 
     Attributes:
         positions: (rows,) of the images.
-        targets: (rows,), or (rows, outputs); empty where the images have masks.
+        targets: (rows,), or (rows, outputs), 0 of these without a target; empty where the images have masks.
         weights: (rows,) float64; None: all count the same.
     """
 
@@ -126,6 +126,11 @@ def bundle(
             f"data.transforms: {pipeline.mixing[0].type} blends two images and their targets, and "
             "cannot blend weights (data.weight); leave one of them out"
         )
+    if pipeline.mixing and not config.targets:
+        raise DataError(
+            f"data.transforms: {pipeline.mixing[0].type} blends two images and their targets, but "
+            "data.target is null; leave it out"
+        )
     images = CachedImages(source.images) if config.cache == "memory" else source.images
     whole, skips = _whole([images, *([source.masks.files] if source.masks else [])], parts, config)
     skipped = [images.names[parts[split].positions[i]] for split, some in (skips or {}).items() for i in some]
@@ -139,7 +144,8 @@ def bundle(
 
     def serve(inputs: Batch, ids: Ids | None, targets: Array) -> ImageSplit:
         positions = inputs[FEATURES] if ids is None else inputs[FEATURES][ids]
-        return ImageSplit(images, positions, {TARGET: targets}, pipeline, Reading("the images"))
+        known = {TARGET: targets} if config.targets else {}
+        return ImageSplit(images, positions, known, pipeline, Reading("the images"))
 
     pairs = {name: ({FEATURES: part.positions}, part.targets) for name, part in parts.items()}
     weights = {name: part.weights for name, part in parts.items() if part.weights is not None}

@@ -36,6 +36,7 @@ from trainwright.datasets.tables.split_keys import HASHED, hashes
 from trainwright.datasets.tables.splitting import fractions, split_rows
 from trainwright.datasets.tables.table import Table, nearest, objects
 from trainwright.datasets.tables.tabular import provided_splits
+from trainwright.datasets.tables.target import require_target
 from trainwright.digest import sha256_file, sha256_json
 from trainwright.errors import DataError
 from trainwright.numerals import listed
@@ -76,6 +77,7 @@ class ArrowRows(BatchReader):
         counts = [len(chunk) for chunk in self._table.column(0).chunks] if self._table.num_columns else []
         self._firsts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._readers: dict[tuple[str, int], Reader] = {}
+        require_target(config)
         self._target = config.target_name
         if self._target not in self._table.column_names:
             raise DataError(

@@ -80,11 +80,6 @@ def _states() -> list[Any]:
     return states
 
 
-def have_moved(before: Sequence[Any]) -> bool:
-    """Return whether numbers were drawn since the generators were in these states."""
-    return not _same(before, _states())
-
-
 def _same(before: Sequence[Any], after: Sequence[Any]) -> bool:
     of_python, of_numpy = before[0] == after[0], all(map(np.array_equal, before[1], after[1]))
     return of_python and of_numpy and len(before) == len(after) and all(map(_equal, before[2:], after[2:]))

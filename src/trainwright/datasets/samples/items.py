@@ -21,14 +21,14 @@ from trainwright.datasets.samples.array_names import usual_target
 from trainwright.datasets.samples.arrays import as_array
 from trainwright.datasets.samples.drawing import Drawing
 from trainwright.datasets.samples.hanging import ended_if_hanging
-from trainwright.datasets.samples.loaders import Collated
+from trainwright.datasets.samples.structures import STRUCTURE, flattened, leaves, restored
 from trainwright.datasets.tables.target import beyond_float64, class_indices
 from trainwright.digest import array_buffer, digest, sha256_json, tensor_records
 from trainwright.errors import DataError
 from trainwright.numerals import listed
 from trainwright.tasks.base import Task
 from trainwright.tasks.support.masks import class_indices as mask_indices
-from trainwright.types import FEATURES, TARGET, Array, Batch, Ids
+from trainwright.types import FEATURES, TARGET, Array, ArraySpec, Batch, Ids
 
 log = logging.getLogger("trainwright")
 Collate = Callable[[list[Any]], Any]
@@ -36,6 +36,7 @@ Note = Callable[[int], None]
 READ_THROUGH = 100_000  # items whose targets are read to find the classes; a larger dataset must name them
 _USER_ERRORS = (Exception, SystemExit)  # an exit from the user's code must not be one of ours
 _SAMPLE = 64  # items that a fingerprint covers
+_COLLATE = "the function that makes batches (data.collate, or collate_fn of a loader)"
 _NOTICING = 16  # items that are read to find out whether they draw
 _FIXED, _OTHER = Draw(0), Draw(1)
 
@@ -57,10 +58,20 @@ class Items:
         reading: How it is read, and its name in messages.
         target: The name of the target in items that are mappings.
         collate: Makes a batch from a list of items; None: their arrays are stacked.
+        is_open: Whether an item may be anything, as the task asks for no form of its target, or for none.
     """
 
-    def __init__(self, dataset: Any, reading: Reading, target: str, collate: Collate | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        reading: Reading,
+        target: str,
+        collate: Collate | None = None,
+        *,
+        is_open: bool = False,
+    ) -> None:
         self._dataset = dataset
+        self._is_open = is_open
         self.reading = reading
         self._name = reading.name
         self._target = target
@@ -95,7 +106,9 @@ class Items:
         """
         try:
             item = self._fetched([position], _FIXED if drawn else None, unnoted)[0]
-            if self._collate is None:
+            if self._is_open:
+                self._open(item, f"{self._name}: item {position}")
+            elif self._collate is None:
                 self._arrays(item, f"{self._name}: item {position}")
         except DataError as error:
             if is_of_machine(error.__cause__):
@@ -142,6 +155,8 @@ class Items:
     def _batch(self, ids: Ids, draw: Draw | None, note: Note = unnoted) -> Batch:
         ids = self.at(ids)
         positions = ids.tolist()
+        if self._is_open:
+            return self._open_batch(positions, draw, note)
         if self._collate is not None:
             inputs, target = self._collated(positions, draw, note)
             return {**inputs, self._target_array: self._encode(target, ids)}
@@ -153,6 +168,51 @@ class Items:
             **{name: self._stacked([item.get(name) for item in items], name, ids) for name in items[0]},
             self._target_array: self._encode(np.stack(targets), ids),
         }
+
+    def _open_batch(self, positions: Sequence[int], draw: Draw | None, note: Note) -> Batch:
+        """Return a batch of any form: what the user's function makes of items, or their arrays, stacked."""
+        fetched = self._fetched(positions, draw, note)
+        if self._collate is not None:
+            return self._open(self._called(self._collate, fetched, positions, draw), f"{self._name}: a batch")
+        flat = [
+            self._open(item, f"{self._name}: item {i}") for i, item in zip(positions, fetched, strict=True)
+        ]
+        trees = [one.pop(STRUCTURE, np.empty(0, np.uint8)).tobytes() for one in flat]
+        if odd := [
+            i
+            for i, one, tree in zip(positions, flat, trees, strict=True)
+            if tree != trees[0] or one.keys() != flat[0].keys()
+        ]:
+            raise DataError(
+                f"{self._name}: items {positions[0]} and {odd[0]} differ in what they hold; give a function "
+                "that makes a batch of them: data.collate: MODULE:FUNCTION"
+            )
+        stacked = {
+            name: self._stacked([one[name] for one in flat], name, np.array(positions)) for name in flat[0]
+        }
+        return stacked | ({STRUCTURE: np.frombuffer(trees[0], np.uint8)} if trees[0] else {})
+
+    def _open(self, item: Any, what: str) -> dict[str, Array]:
+        """Return the arrays of an item, or a batch, of any form, as `flattened` does.
+
+        What is no mapping is `features`, or a pair of these and the target.
+        """
+        if self._target and isinstance(item, tuple | list) and len(item) == 2:
+            item = {FEATURES: item[0], TARGET: item[1]}
+        elif not isinstance(item, Mapping):
+            item = {FEATURES: item[0] if isinstance(item, tuple | list) and len(item) == 1 else item}
+        named = {TARGET if name == self._target else str(name): value for name, value in item.items()}
+        return flattened(named, lambda name, value: as_array(value, f"{what}: {name}"))
+
+    def specs(self) -> dict[str, ArraySpec]:
+        """Return the inputs of the model, of items of any form; of one with several arrays the first."""
+        found: dict[str, ArraySpec] = {}
+        for name, value in restored(self.take(np.zeros(1, np.int64)), lambda _, array: array).items():
+            first = next(leaves(value), None)
+            if name != TARGET and first is not None:
+                shape = first.shape[1:] if first is value or self._collate is None else first.shape
+                found[name] = ArraySpec(shape, str(first.dtype))
+        return found
 
     def _whole(self, positions: Sequence[int], note: Note) -> dict[str, Array] | None:
         """Return items as one batch of arrays; None if they must be read one by one.
@@ -172,15 +232,9 @@ class Items:
         self, positions: Sequence[int], draw: Draw | None, note: Note = unnoted
     ) -> tuple[dict[str, Array], Array]:
         """Return the batch that the user's function makes from some items: the inputs, and the targets."""
-        items, what = self._fetched(positions, draw, note), f"{self._name}: data.collate"
+        items, what = self._fetched(positions, draw, note), f"{self._name}: {_COLLATE}"
         assert self._collate is not None, "the caller checks it"
-        try:
-            batch = self._drawing.call(self._collate, items, draw, positions[0])
-        except _USER_ERRORS as error:
-            raise DataError(
-                f"{what} failed on items {listed(positions)}: {type(error).__name__}: {error}"
-            ) from error
-        inputs, target = self._arrays(batch, what)
+        inputs, target = self._arrays(self._called(self._collate, items, positions, draw), what)
         for name, array in {**inputs, self._target: target}.items():
             if array.shape[:1] != (len(positions),):
                 raise DataError(
@@ -188,16 +242,22 @@ class Items:
                 )
         return inputs, target
 
+    def _called(self, collate: Collate, items: list[Any], positions: Sequence[int], draw: Draw | None) -> Any:
+        """Return what the user's function makes of items."""
+        try:
+            return self._drawing.call(collate, items, draw, positions[0])
+        except _USER_ERRORS as error:
+            which = f"items {listed(positions)}"
+            raise DataError(
+                f"{self._name}: {_COLLATE} failed on {which}: {type(error).__name__}: {error}"
+            ) from error
+
     def _stacked(self, arrays: Sequence[Array | None], name: str, ids: Ids) -> Array:
         """Stack the arrays of one name, (...) each, to (rows, ...)."""
         shapes = [None if array is None else array.shape for array in arrays]
         if len(set(shapes)) > 1:
             odd = next(i for i, shape in zip(ids.tolist(), shapes, strict=True) if shape != shapes[0])
-            remedy = (
-                self._dataset.remedy
-                if isinstance(self._dataset, Collated)
-                else "or pad them for each batch: data.collate: MODULE:FUNCTION"
-            )
+            remedy = "or pad them for each batch: data.collate: MODULE:FUNCTION"
             raise DataError(
                 f"{self._name}: item {ids[0]} has {name} of shape {shapes[0]}, and item {odd} "
                 f"of another; pad or cut them to one shape; {remedy}"
@@ -214,6 +274,12 @@ class Items:
         self, positions: Sequence[int], draw: Draw | None, note: Note
     ) -> list[tuple[dict[str, Array], Array]]:
         """Return the items at some positions of the data set; see `items`."""
+        if self._is_open:  # as they are before they are collated
+            fetched, nothing = self._fetched(positions, draw, note), np.empty(0)
+            return [
+                (self._open(item, f"{self._name}: item {i}"), nothing)
+                for i, item in zip(positions, fetched, strict=True)
+            ]
         if self._collate is None:
             fetched = self._fetched(positions, draw, note)
             return [

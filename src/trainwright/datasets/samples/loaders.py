@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
-from trainwright.datasets.samples.drawing import have_moved, preserved
 from trainwright.errors import DataError
 from trainwright.types import Array, Ids
 
@@ -18,7 +16,6 @@ _FORWARDED = ("targets", "classes", "num_classes")
 _SAMPLERS = ("SequentialSampler", "RandomSampler", "DistributedSampler")  # all rows, in an order of their own
 _COLUMNS = ("Value", "ClassLabel")  # types of Hugging Face's columns that hold one value a row
 _INFINITE = -1  # tf.data.INFINITE_CARDINALITY
-_PROBED = 4  # rows on which a collate_fn is tried
 
 
 def is_loader(part: Any) -> bool:
@@ -36,17 +33,17 @@ def batch_size_of(data: Any) -> int | None:
     return next((part.batch_size for part in parts if is_loader(part) and part.batch_size), None)
 
 
-def unwrapped(part: Any, what: str, collates: bool = False) -> Any:
+def unwrapped(part: Any, what: str, collates: bool = False, *, pairs: bool = True) -> Any:
     """Return the data set of a loader, the tensors of a subset, the frame of a table; else the part itself.
 
     Args:
         part: The rows of a split.
         what: Their name in messages.
         collates: Whether the config names a function that makes batches; a loader's own then has no effect.
+        pairs: Whether two tensors are features and targets.
 
     Raises:
-        DataError: A loader's data set cannot be read by position, its sampler draws rows in another way, or
-            its `collate_fn` needs the whole batch.
+        DataError: A loader's data set cannot be read by position, or its sampler draws rows in another way.
     """
     if is_loader(part):
         log.info(
@@ -57,7 +54,7 @@ def unwrapped(part: Any, what: str, collates: bool = False) -> Any:
         part = _dataset_of(part, what, collates)
     indices, inner = getattr(part, "indices", None), getattr(part, "dataset", None)
     tensors = getattr(inner if indices is not None else part, "tensors", None)
-    if isinstance(tensors, tuple) and len(tensors) == 2:
+    if isinstance(tensors, tuple) and len(tensors) == 2 and pairs:
         return tensors if indices is None else tuple(tensor[list(indices)] for tensor in tensors)
     if _is_table(part):
         return part.to_pandas()
@@ -94,11 +91,7 @@ def _dataset_of(loader: Any, what: str, collates: bool) -> Any:
         )
     if collates or getattr(loader.collate_fn, "__name__", "") in ("default_collate", "default_convert"):
         return dataset
-    collated = Collated(dataset, loader.collate_fn)
-    if loader.batch_size != 1 and (fault := collated.fault()) is not None:
-        raise DataError(f"{what}: {fault}")
-    log.info("data: the collate_fn of %s is called for each row alone", what)
-    return collated
+    return Collating(dataset, loader.collate_fn)
 
 
 class _Wrapped:
@@ -132,75 +125,18 @@ class Rows(_Wrapped):
         return [self._dataset.targets[i] for i in self._positions]
 
 
-class Collated(_Wrapped):
-    """The samples of a data set after a `collate_fn`, which gets each of them as a batch of one."""
+class Collating(_Wrapped):
+    """The samples of a data loader that has a `collate_fn` of its own, which makes the batches of the run."""
 
     def __init__(self, dataset: Any, collate: Any) -> None:
         super().__init__(dataset)
-        self._collate = collate
+        self.collate = collate
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getitem__(self, i: int) -> Any:
-        return _row(self._collate([self._dataset[i]]), 0)
-
-    @property
-    def remedy(self) -> str:
-        """The advice for a `collate_fn` that makes something of several rows."""
-        module, name = (getattr(self._collate, key, "") for key in ("__module__", "__qualname__"))
-        path = "MODULE:FUNCTION" if not name or "<" in name or module == "__main__" else f"{module}:{name}"
-        return (
-            "the loader's collate_fn is called for each row alone, as the run decides what a batch holds; "
-            f'name it in the config, which calls it for each batch: data: {{collate: "{path}"}}'
-        )
-
-    def fault(self) -> str | None:
-        """Return why the function needs the whole batch, judged by a few rows; None if it seems not to.
-
-        The generators of random numbers are left as they were. What fails is left to the reading of the rows.
-        """
-        count = min(_PROBED, len(self))
-        with preserved():
-            try:
-                items = [self._dataset[i] for i in range(count)]
-                with preserved():
-                    alone = [_row(self._collate([copy.deepcopy(item)]), 0) for item in items]
-                with preserved() as before:  # so that each row has the random numbers that it had alone
-                    batch = self._collate(copy.deepcopy(items))
-                    draws = have_moved(before)
-                shapes = {tuple(map(np.shape, _arrays(row))) for row in alone}
-                is_same = all(_equal(row, _row(batch, i)) for i, row in enumerate(alone))
-            except Exception:
-                return None
-        if len(shapes) > 1:
-            return f"its rows differ in shape, and {self.remedy}"
-        if draws and not is_same:
-            log.warning("data: the collate_fn draws random numbers, but gets each row alone: it mixes none")
-        return None if is_same or draws else f"the rows of a batch depend on each other, but {self.remedy}"
-
-
-def _row(batch: Any, i: int) -> Any:
-    """Return one row of a batch: a mapping or tuple of arrays."""
-    if isinstance(batch, Mapping):
-        return {name: values[i] for name, values in batch.items()}
-    if isinstance(batch, tuple | list):
-        return tuple(values[i] for values in batch)
-    raise TypeError(f"collate_fn returned {type(batch).__name__}, not a mapping or tuple of arrays")
-
-
-def _arrays(row: Any) -> list[Array]:
-    return [np.asarray(value) for value in (row.values() if isinstance(row, Mapping) else row)]
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Return whether two rows hold the same, but for what rounding changes."""
-    pairs = list(zip(_arrays(one), _arrays(other), strict=True))
-    return all(
-        a.shape == b.shape
-        and (np.allclose(a, b, 1e-4, 1e-6, equal_nan=True) if a.dtype.kind == "f" else np.array_equal(a, b))
-        for a, b in pairs
-    )
+        return self._dataset[i]
 
 
 def is_tf_dataset(part: Any) -> bool:

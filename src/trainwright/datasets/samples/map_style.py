@@ -18,9 +18,11 @@ from trainwright.datasets.samples.array_names import refuse_causal
 from trainwright.datasets.samples.corrupt import StoredSamples, without_corrupt
 from trainwright.datasets.samples.custom import sample_function
 from trainwright.datasets.samples.items import READ_THROUGH, Items, declared_fingerprint
+from trainwright.datasets.samples.loaders import Collating
 from trainwright.datasets.samples.sampling import balanced, item_weights
 from trainwright.datasets.tables.table import kind_of, tidy
 from trainwright.datasets.tables.tabular import rounded_targets
+from trainwright.datasets.tables.target import untargeted
 from trainwright.errors import DataError
 from trainwright.numerals import listed
 from trainwright.plugins import task_of
@@ -86,15 +88,13 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig, request: LoadR
     for name, dataset in datasets.items():
         if not len(dataset):
             raise DataError(f"the {name} dataset is empty: its length is 0")
-    collate = None if config.collate is None else sample_function(config.collate, "data.collate")
-    raw = {
-        name: Items(dataset, reading_of(config, name), config.target_name, collate)
-        for name, dataset in datasets.items()
-    }
+    is_open = not config.targets or (config.task != "auto" and task_of(config.task).is_open)
+    raw, collates = _items(datasets, config, is_open=is_open)
     whole = None if config.on_corrupt == "error" else without_corrupt(raw, datasets, request.settle)
     raw = raw if whole is None else dict(whole.items)
     sample, target = raw["train"].items([0])[0]
-    refuse_causal(sample, target)
+    if not is_open:
+        refuse_causal(sample, target)
     targets = [one for _, one in raw["train"].items(raw["train"].sample().tolist())]
     task_name, warnings = _task(targets, config)
     task = task_of(task_name)
@@ -102,7 +102,9 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig, request: LoadR
         items.notice_draws()
     classes, indices = _classes(task, raw, datasets["train"], target, config.ignore_index)
     unrepeatable = [  # this reads their content, which the splits below share
-        name for name, items in raw.items() if not _vouches(datasets[name], collate) and items.content is None
+        name
+        for name, items in raw.items()
+        if not _vouches(datasets[name], collates[name]) and items.content is None
     ]
     pinned = [name for name, dataset in datasets.items() if declared_fingerprint(dataset) is not None]
     warnings += _warnings(raw, unrepeatable, pinned)
@@ -110,6 +112,9 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig, request: LoadR
         split: items.of_task(task, classes, indices, config.ignore_index) for split, items in raw.items()
     }
     inputs = {key: ArraySpec(array.shape, str(array.dtype)) for key, array in sample.items()}
+    if is_open:
+        inputs = raw["train"].specs()
+        target = np.empty(next(iter(inputs.values())).shape[:1])  # whose values a model of ours gives
     outputs = len(classes) if classes is not None else (target.shape[0] if target.ndim else 1)
     info = DataInfo(
         task_name,
@@ -134,10 +139,26 @@ def bundle(datasets: Mapping[SplitName, Any], config: DataConfig, request: LoadR
         warnings=warnings,
         unrepeatable=_reason(unrepeatable),
         content_hashed=len(pinned) == len(datasets),
-        code=[*datasets.values(), collate],
+        code=[*datasets.values(), *collates.values()],
         files={shard: sha256 for one in stored for shard, sha256 in one.files.items()},
         shards_read=[shard for one in stored if not one.is_converted for shard in one.files],
     )
+
+
+def _items(
+    datasets: Mapping[SplitName, Any], config: DataConfig, *, is_open: bool
+) -> tuple[dict[SplitName, Items], dict[SplitName, Any]]:
+    """Return the samples of each split, and the function that makes their batches, if there is one."""
+    named = None if config.collate is None else sample_function(config.collate, "data.collate")
+    collates = {
+        name: named or (dataset.collate if isinstance(dataset, Collating) else None)
+        for name, dataset in datasets.items()
+    }
+    items = {
+        name: Items(dataset, reading_of(config, name), config.target_name, collates[name], is_open=is_open)
+        for name, dataset in datasets.items()
+    }
+    return items, collates
 
 
 def _sampling(train: Items, dataset: Any, config: DataConfig) -> Array | None:
@@ -162,6 +183,8 @@ def reading_of(config: DataConfig, split: SplitName) -> Reading:
 
 def _task(targets: Sequence[Array], config: DataConfig) -> tuple[str, list[str]]:
     """Return the task that a sample of the targets suggests, or the config names, and warnings."""
+    if not config.targets:
+        return untargeted(config), []
     sample = np.stack(targets) if len({target.shape for target in targets}) == 1 else targets[0][None]
     if config.task == "auto":
         return infer_task_of_sample(sample, "the targets")

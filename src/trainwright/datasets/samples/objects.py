@@ -81,16 +81,8 @@ def from_objects(
 
 
 def _from_objects(data: Any, config: DataConfig, source: str, request: LoadRequest) -> DataBundle:
-    collates, target = config.collate is not None, config.target_name
-    data = unwrapped(without_lists(of_bunch(as_pandas(data)), source), source, collates)
-    data = _merged(data, target)
-    parts = {
-        name: _by_role(_merged(_unpacked(part, name, collates), target), target)
-        for name, part in _by_split(_by_role(data, target), source).items()
-        if part is not None
-    }
-    if "train" not in parts:
-        raise DataError(f"{source} has no training rows; give them as the split train")
+    target = config.target_name
+    parts = _parts(data, config, source)
     parts, own_weights = _without_weights(parts, config)
     forms = {name: _form(part, name) for name, part in parts.items()}
     if len(set(forms.values())) > 1:
@@ -141,6 +133,31 @@ def _from_objects(data: Any, config: DataConfig, source: str, request: LoadReque
     refuse_causal(*pairs["train"])
     bundle = from_arrays(pairs, config, request.form, sample_weights=own_weights, columns=drawn)
     return replace(bundle, warnings=[*other_orders(parts), *bundle.warnings], expectations=expectations)
+
+
+def _parts(data: Any, config: DataConfig, source: str) -> dict[SplitName, Any]:
+    """Return the rows of each split.
+
+    Without a target, two arrays are two splits, and no pair; an array alone is that of the features.
+    """
+    collates, target = config.collate is not None, config.target_name
+    if not target and isinstance(data, tuple) and len(data) in (2, 3):
+        data = dict(zip(SPLITS, data, strict=False))
+    data = unwrapped(without_lists(of_bunch(as_pandas(data)), source), source, collates, pairs=bool(target))
+    data = _merged(data, target)
+    parts = {
+        name: _by_role(_merged(_unpacked(part, name, collates, bool(target)), target), target)
+        for name, part in _by_split(_by_role(data, target), source).items()
+        if part is not None
+    }
+    if "train" not in parts:
+        raise DataError(f"{source} has no training rows; give them as the split train")
+    if target:
+        return parts
+    return {
+        name: {FEATURES: part} if hasattr(part, "shape") and not _is_frame(part) else part
+        for name, part in parts.items()
+    }
 
 
 def _sampling(parts: Mapping[SplitName, tuple[dict[str, Any], Any]], name: str | None) -> dict[str, Array]:
@@ -226,7 +243,7 @@ def _instead(data: Any) -> str:
     return ""
 
 
-def _unpacked(part: Any, name: SplitName, collates: bool) -> Any:
+def _unpacked(part: Any, name: SplitName, collates: bool, pairs: bool) -> Any:
     """Return what a loader or a table holds, two tensors or a tf.data.Dataset as a pair; else the part."""
     if is_tf_dataset(part):
         return from_tf_dataset(part, f"the {name} split")
@@ -235,7 +252,7 @@ def _unpacked(part: Any, name: SplitName, collates: bool) -> Any:
             f"the {name} split holds a sparse matrix, which is not taken: give an array (.toarray()), or "
             "texts and categories as columns of a frame"
         )
-    return unwrapped(part, f"the {name} split", collates)
+    return unwrapped(part, f"the {name} split", collates, pairs=pairs)
 
 
 def _arrays_of(part: Any) -> Sequence[Any]:
@@ -310,7 +327,7 @@ def _by_role(data: Any, target: str) -> Any:
     `X` and `y` become a pair, and those of several splits pairs by split. Another input keeps its name, as
     the model takes it by that.
     """
-    if not isinstance(data, Mapping) or not _is_named(data) or target in data:
+    if not isinstance(data, Mapping) or not _is_named(data) or target in data or not target:
         return data
     if (usual := usual_target(data, target)) is not None and not roles_of(map(str, data)):
         log.info("data: the array %r is the target (data.target names another)", usual)
@@ -332,6 +349,8 @@ def _named(part: Mapping[Any, Any], name: SplitName, target: str) -> tuple[dict[
         DataError: There is no target, or no other array.
     """
     arrays = {str(key): array for key, array in part.items()}
+    if not target:
+        return arrays, np.empty((len(next(iter(arrays.values()))), 0))
     if target not in arrays:
         raise DataError(
             f"the {name} split has no array {target!r} (give one as data.target, or call the arrays X and "

@@ -18,7 +18,7 @@ from trainwright.datasets.samples.sampling import sampling_weights
 from trainwright.datasets.tables import checks, tabular
 from trainwright.datasets.tables.splitting import fractions, split_rows
 from trainwright.datasets.tables.table import Table, tidy
-from trainwright.datasets.tables.target import Target, beyond_float64, inspect
+from trainwright.datasets.tables.target import Target, beyond_float64, inspect, untargeted
 from trainwright.errors import DataError
 from trainwright.numerals import listed
 from trainwright.plugins import task_of
@@ -50,9 +50,12 @@ class _Targets(NamedTuple):
 
 
 def in_memory(inputs: Batch, ids: Ids | None, targets: Array, target: str = TARGET) -> Split:
-    """Return a split with copies of the rows `ids` (None for all); `targets` belong to these rows."""
+    """Return a split with copies of the rows `ids` (None for all).
+
+    `targets` belong to these rows; of data without a target they are (rows, 0).
+    """
     rows = inputs if ids is None else {name: array[ids] for name, array in inputs.items()}
-    return Arrays({**rows, target: targets})
+    return Arrays({**rows, target: targets} if targets.shape[1:] != (0,) else rows)
 
 
 def from_arrays(
@@ -132,6 +135,8 @@ def _info(pairs: Mapping[SplitName, Pair], train: Split, targets: _Targets, conf
     outputs = len(labels) if labels else (own.shape[1] if _are_several(pairs) else 1)
     sample = train.take(np.zeros(1, np.int64))
     inputs = {name: ArraySpec(sample[name].shape[1:], str(sample[name].dtype)) for name in pairs["train"][0]}
+    if not config.targets:
+        outputs = int(np.prod(next(iter(inputs.values())).shape))
     tokens = max(
         (int(part[INPUT_IDS].max()) + 1 for part, _ in pairs.values() if INPUT_IDS in part), default=0
     )
@@ -188,7 +193,7 @@ def _named_outputs(info: DataInfo, config: DataConfig) -> DataInfo:
     Raises:
         DataError: There are not as many as the config names.
     """
-    if len(config.targets) == 1:
+    if len(config.targets) < 2:
         return info
     if info.outputs != len(config.targets) or task_of(info.task).has_classes():
         raise DataError(
@@ -232,7 +237,7 @@ def _single(pairs: Mapping[SplitName, Pair], config: DataConfig, form: FeatureFo
 
 
 def _several(pairs: Mapping[SplitName, Pair], config: DataConfig) -> _Targets:
-    task, warnings = config.task, list[str]()
+    task, warnings = config.task if config.targets else untargeted(config), list[str]()
     for name, (_, targets) in pairs.items():
         is_text = targets.dtype.kind in "UO" and task != "auto" and task_of(task).accepts(targets)
         if not is_text and (targets.dtype.kind not in "biuf" or not np.isfinite(targets).all()):

@@ -344,16 +344,18 @@ def _encoder(name: str, rows: TrainingRows, texts: Collection[str]) -> type[Enco
         )
     match kind_of(values):
         case "text":
-            return TextColumn if name in texts else _category_encoder(values, rows.encode_of(name))
+            if name in texts:
+                return TextColumn
+            return _category_encoder(values, rows.encode_of(name), has_target=bool(rows.target.name))
         case "time":
             return TimeColumn
         case _:
             return NumberColumn
 
 
-def _category_encoder(values: Array, encode: str) -> type[Encoder]:
+def _category_encoder(values: Array, encode: str, *, has_target: bool) -> type[Encoder]:
     if encode == "frequency":
         return FrequencyColumn
     if encode == "target" or (encode == "auto" and len(set(values) - {None}) > MAX_ONEHOT):
-        return TargetMeanColumn
+        return TargetMeanColumn if has_target else FrequencyColumn
     return CategoryColumn

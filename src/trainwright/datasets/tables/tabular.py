@@ -177,20 +177,20 @@ def build(
     read = [line for table in tables.values() for line in (*table.remarks, *row_of_sums(table))]
     odd = odd_spellings(train, kinds)
     warnings = [*read, *dropped, *before.warnings, *columns.warnings, *odd, *warnings, *more]
+    targets = splits["train"].arrays.get(TARGET, np.empty((0, 0)))
     repeated = checks.repeated_rows(_compared(splits, preparation, parts["train"]), sources=tables)
     warnings += [*_unused_shares(tables, config), *(one.warning for one in repeated)]
     if not known and not form.frames:
-        targets = splits["train"].arrays[TARGET]
         warnings += _odd_columns(parts["train"], names, targets, columns.kinds, is_own=form.is_own)
     if given:
         warnings += _not_standardized(splits["train"], config, form)
-    info = _info(preparation, target, splits["train"].arrays[TARGET], config, form)
+    info = _info(preparation, target, targets, config, form)
     return DataBundle(
         info=info,
         splits=dict(splits),
         preparation=preparation,
         rows=_positions(train, rows) if len(tables) == 1 else {},
-        warnings=[*warnings, *rounded_targets(info, splits["train"].arrays[TARGET], form)],
+        warnings=[*warnings, *rounded_targets(info, targets, form)],
         columns=columns.summary(),
         identifiers=_identifiers(parts, names, kinds),
         sampling=sampling_weights(tables["train"], rows["train"], config),
@@ -221,9 +221,12 @@ def _derived(
 def _arrays(
     parts: Tables, features: Mapping[SplitName, Array], target: Target, form: FeatureForm
 ) -> dict[SplitName, Arrays]:
-    """Return the features and encoded targets of each split."""
+    """Return the features and encoded targets of each split; without a target the features alone."""
     return {
-        name: Arrays({FEATURES: features[name], TARGET: target.encode(parts[name], form.dtype)})
+        name: Arrays(
+            {FEATURES: features[name]}
+            | ({TARGET: target.encode(parts[name], form.dtype)} if target.name else {})
+        )
         for name in SPLITS
         if name in parts
     }
@@ -369,8 +372,9 @@ def _split(
     table: Table, config: DataConfig, target: Target, shares: tuple[float, float]
 ) -> tuple[Target, Rows, list[str]]:
     val, test = shares
-    values = table.column((target.names or [target.name])[0])
-    labels = None if target.names else task_of(target.task).labels(values)
+    labels = None
+    if target.name and not target.names:
+        labels = task_of(target.task).labels(values := table.column(target.name))
     if labels is None:
         return target, split_rows(table, config.split, val, test, None), []
     codes = class_indices(values, labels)
@@ -400,8 +404,8 @@ def _info(
     config: DataConfig,
     form: FeatureForm,
 ) -> DataInfo:
-    outputs = len(target.names or target.classes or [target.name])
     names, categories = preparation.feature_names, preparation.categories
+    outputs = len(target.names or target.classes or [target.name]) if target.name else len(names)
     are_labels = bool(target.names) and task_of(target.task).targets_are_labels
     dtype = preparation.dtype if isinstance(preparation, TabularPreparation) else "object"
     info = DataInfo(

@@ -17,6 +17,7 @@ from trainwright.plugins import task_of
 from trainwright.tasks.support.columns import distinct_labels, doubts, infer_task, infer_task_of_matrix
 from trainwright.types import Array
 
+_UNTARGETED = "custom_loss"  # the task of data without a target
 _UNLIKE = 10  # times: targets whose standard deviations differ by more are of unlike scales
 
 
@@ -24,8 +25,8 @@ _UNLIKE = 10  # times: targets whose standard deviations differ by more are of u
 class Target:
     """The column to predict, and its task; `classes` are the labels in the order of their indices, if any.
 
-    Of several columns, `names` are theirs, and `name` joins them. `lists` is the
-    column that holds the names of those that are 1, if they come so.
+    Of several columns, `names` are theirs, and `name` joins them; it is empty where there is no target.
+    `lists` is the column that holds the names of those that are 1, if they come so.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Target:
     @property
     def columns(self) -> list[str]:
         """The columns that hold it."""
-        return [self.lists] if self.lists is not None else list(self.names) or [self.name]
+        return [self.lists] if self.lists is not None else list(self.names) or [self.name] * bool(self.name)
 
     def encode(self, table: Table, dtype: str = "float32") -> Array:
         """Return the targets of a table.
@@ -160,6 +161,8 @@ def inspect(table: Table, config: DataConfig, dtype: str = "float32") -> tuple[s
     Raises:
         DataError: The target is missing, has missing values, or does not fit the task in the config.
     """
+    if not config.targets:
+        return untargeted(config), []
     if len(config.targets) > 1:
         return _inspect_several(table, config, dtype)
     name = config.target_name
@@ -181,6 +184,32 @@ def inspect(table: Table, config: DataConfig, dtype: str = "float32") -> tuple[s
     task = infer_task(values) if config.task == "auto" else config.task
     task_of(task).check_column(values, where)
     return task, doubts(values, where) if config.task == "auto" else []
+
+
+def require_target(config: DataConfig) -> None:
+    """Check that there is a target, which samples of this type need.
+
+    Raises:
+        DataError: There is none.
+    """
+    if not config.targets:
+        raise DataError(
+            "data.target: null is for tables, arrays, images and map-style data sets; the samples of "
+            f"data.type: {config.type} need a target: name it"
+        )
+
+
+def untargeted(config: DataConfig) -> str:
+    """Return the task of data without a target.
+
+    Raises:
+        DataError: The config names another.
+    """
+    if config.task not in ("auto", _UNTARGETED):
+        raise DataError(
+            f"data.target is null, but the task is {config.task}; name the target, or leave data.task out"
+        )
+    return _UNTARGETED
 
 
 def _inspect_several(table: Table, config: DataConfig, dtype: str) -> tuple[str, list[str]]:

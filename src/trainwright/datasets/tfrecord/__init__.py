@@ -23,6 +23,7 @@ from trainwright.datasets.samples.objects import from_objects
 from trainwright.datasets.samples.shards import open_shards
 from trainwright.datasets.tables.table import Table, nearest, tidy
 from trainwright.datasets.tables.tabular import build
+from trainwright.datasets.tables.target import require_target
 from trainwright.datasets.tfrecord.examples import Feature, Values, infer, read_examples, stacked
 from trainwright.datasets.tfrecord.stream import INDEXER, Records
 from trainwright.errors import DataError
@@ -69,6 +70,7 @@ class TfrecordDataset:
 
     def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
+        require_target(self._config)
         paths = paths_by_split(self._config)
         if self._params.streaming:
             return self._streamed(paths, request)

@@ -24,6 +24,7 @@ from trainwright.datasets.samples.custom import SampleFunction, sample_function
 from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.samples.shards import Indexer, Shard, ShardFiles, Tables, open_shards
 from trainwright.datasets.tables.table import nearest
+from trainwright.datasets.tables.target import require_target
 from trainwright.datasets.webdataset.tar import Member, member_at, members
 from trainwright.digest import sha256_json
 from trainwright.errors import DataError
@@ -65,6 +66,7 @@ class WebdatasetDataset:
 
     def load(self, request: LoadRequest) -> DataBundle:
         """Load the data; see `Dataset.load`."""
+        require_target(self._config)
         paths = paths_by_split(self._config)
         map_style.refuse_settings_of_tables(self._config)
         if self._config.exclude:

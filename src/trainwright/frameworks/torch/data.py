@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
 from trainwright.datasets.base import ArraySplit, SampleSplit, Split
 from trainwright.datasets.samples.arrays import Arrays
+from trainwright.datasets.samples.structures import STRUCTURE, restored
 from trainwright.errors import DataError
 from trainwright.frameworks.support.prefetcher import Prefetcher, Samples
 from trainwright.tasks.support.precision import learned
 from trainwright.types import TARGET, Array, Batch, DataInfo, Ids
 
-# A batch on the device: tensors by name, with the samples on the first axis.
+# A batch on the device: tensors by name, with the samples on the first axis. Of the task
+# `custom_loss`, there may be lists and mappings of tensors of any shape instead.
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
 
 
@@ -112,6 +114,8 @@ class TensorSource:
     def _copied(self, batch: Batch) -> Tensors:
         """Return a copy of arrays on the device; they may be views of memory that is used again."""
         arrays = self._learned(batch)
+        if STRUCTURE in arrays:
+            return Taken(restored(arrays, self._leaf))
         if self._device.type != "cuda":
             taken = Taken({name: _tensor(name, np.array(array)) for name, array in arrays.items()})
         else:
@@ -119,8 +123,23 @@ class TensorSource:
         taken.targets = np.array(batch[TARGET]) if self._holds_values(batch) else None
         return taken
 
+    def _leaf(self, name: str, array: Array) -> torch.Tensor:
+        """Return a copy of an array that is part of a list or mapping."""
+        if self._device.type != "cuda":
+            return _tensor(name, np.array(array))
+        return _pinned(name, array).to(self._device, non_blocking=True)
+
     def _moved(self, tensors: Tensors) -> Tensors:
         return {name: tensor.to(self._device, non_blocking=True) for name, tensor in tensors.items()}
+
+
+def each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a batch, or a part of it, with each of its tensors changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: each(one, change) for name, one in value.items()}
+    return type(value)(each(one, change) for one in value) if isinstance(value, tuple | list) else value
 
 
 def _tensor(name: str, array: Array) -> torch.Tensor:

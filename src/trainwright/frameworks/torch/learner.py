@@ -35,8 +35,11 @@ from trainwright.frameworks.torch.optim import build as optim
 from trainwright.frameworks.torch.optim.ema import Average
 from trainwright.frameworks.torch.optim.freezing import Freezing, frozen_until
 from trainwright.frameworks.torch.optim.groups import Group, parameter_groups
+from trainwright.frameworks.torch.optim.named import build_several, whole_of_several
 from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.outputs import Outputs, call_of, in_float
+from trainwright.frameworks.torch.own.build import own_step, own_training
+from trainwright.frameworks.torch.own.configured import configured, replaced
 from trainwright.frameworks.torch.parallel.batch_norm import batch_norms_of, has_batch_norms
 from trainwright.frameworks.torch.parallel.pipeline.measured import MEASURED, measured_split
 from trainwright.frameworks.torch.parallel.pipeline.pipeline import Pipeline
@@ -56,10 +59,9 @@ from trainwright.frameworks.torch.step import StepSettings, TorchStep
 from trainwright.order import INIT, stream_seed
 from trainwright.plugins import adapter
 from trainwright.process.global_random import seed_global_random
-from trainwright.types import NamedBuffer, StepResult, weights_of
+from trainwright.types import LoggedValues, NamedBuffer, StepResult, weights_of
 
 log = logging.getLogger("trainwright")
-_OF_LIGHTNING = ("training_step", "configure_optimizers")  # how a LightningModule says how it is trained
 
 
 class TorchLearner(Learner):
@@ -72,8 +74,7 @@ class TorchLearner(Learner):
         self._network, initial = _initial_network(inputs)
         self._module = self._network.module
         _refuse_untrained(self._module, inputs.config.model.type)
-        if inputs.world.is_main:
-            _say_unused(self._module, inputs.config.model.type)
+        self._own = own_training(self._module, inputs)
         self._sources: dict[int, TensorSource] = {}
         self._is_expecting = False  # whether the training samples are read ahead
         self._train = self._source(inputs.splits["train"])
@@ -85,12 +86,14 @@ class TorchLearner(Learner):
         groups = parameter_groups(self._module, training)
         until = frozen_until(self._module, training.freeze)
         self._strategy = _strategy_of(inputs, self._network)
-        whole = optim.whole_parameters(training, self._module)
+        whole: Collection[str] = whole_of_several(training, self._module)
         self._choices: Mapping[str, str] = {}
         self._pipeline = self._placed_stages(inputs)
         self._strategy.place(self._module)
         if initial is not None:
             initial.fill(self._network.device, inputs.config.experiment.seed)
+        self._configured = configured(self._module, training, inputs.order)
+        whole = self._configured.whole if self._configured else whole
         self._strategy.prepare(self._module, whole)
         optimizer = self._build_optimizer(training, groups, whole)
         ema, is_exact = training.ema, self._strategy.is_exact
@@ -120,9 +123,10 @@ class TorchLearner(Learner):
             Clipping.of(training),
             average,
             self._strategy,
+            self._configured.rates if self._configured else None,
         )
         self._undo: Undo | None = None
-        self._step = self._build_step(inputs)
+        self._step = self._build_step(inputs, optimizer, average)
         self._model = LiveModel(self._network, self._state, self._source, self._strategy, self._pipeline)
 
     def _checked_fit(self, initial: InitialWeights | None) -> InitialWeights | None:
@@ -210,7 +214,9 @@ class TorchLearner(Learner):
         """Return the division into stages, if it was measured."""
         return self._choices
 
-    def _build_step(self, inputs: LearnerInputs) -> TorchStep:
+    def _build_step(
+        self, inputs: LearnerInputs, optimizer: torch.optim.Optimizer, average: Average | None
+    ) -> TorchStep:
         """Prepare the module as the config asks, and return the step."""
         training = inputs.config.training
         weights, loss = self._weighting(inputs)
@@ -219,21 +225,20 @@ class TorchLearner(Learner):
             self._undo = checkpoint_activations(self._module, patterns, synchronized=batch_norms is not None)
         call, loss_of_outputs = self._network.call, in_float(loss)
         if training.compile:
-            call = call_of(compiled(self._module), self._network.names)
+            call = call_of(compiled(self._module), self._network.names, self._network.optional)
             if named_loss(training.loss, self._network.task) == TOKEN_LOSS:
                 loss_of_outputs = compiled_token_loss(loss)
-        return TorchStep(
-            call,
-            loss_of_outputs,
-            self._update,
-            self._network.precision,
-            StepSettings(inputs.config.experiment.seed, training.largest_microbatch, self._ranks),
-            strategy=self._strategy,
-            weights=weights,
-            batch_norms=batch_norms,
-            freezing=self._freezing,
-            pipeline=self._pipeline,
-        )
+        settings = StepSettings(inputs.config.experiment.seed, training.largest_microbatch, self._ranks)
+        parts = self._update, self._network.precision, settings
+        options: dict[str, Any] = {
+            "strategy": self._strategy,
+            "batch_norms": batch_norms,
+            "freezing": self._freezing,
+        }
+        if self._own is not None:
+            rates = self._configured.rates if self._configured else None
+            return own_step(self._own, optimizer, average, self._module, inputs, rates, *parts, **options)
+        return TorchStep(call, loss_of_outputs, *parts, weights=weights, pipeline=self._pipeline, **options)
 
     def step(self, step: int, lr: float) -> StepResult:
         """Run one optimizer step; see `step.TorchStep`.
@@ -278,8 +283,14 @@ class TorchLearner(Learner):
 
     def measures(self) -> Mapping[str, float]:
         """Return the norm of the last step's gradient, if it is measured; the loss has been waited for."""
-        norm = self._update.norm
-        return {} if norm is None else {"grad_norm": float(norm)}
+        norm, rates = self._update.norm, {}
+        if self._configured is not None:
+            rates = self._configured.measured()
+        return rates if norm is None else {**rates, "grad_norm": float(norm)}
+
+    def logged(self) -> Sequence[LoggedValues]:
+        """Return what the module's own step has logged since the last call."""
+        return () if self._own is None else self._own.logged.take(self._world)
 
     def step_seconds(self) -> Sequence[float]:
         """Return the times of the forward and backward passes of this process; see `parallel.stopwatch`."""
@@ -323,7 +334,8 @@ class TorchLearner(Learner):
             cudnn["cudnn"] = str(torch.backends.cudnn.version())
         precision = {"precision": self._network.precision.name}
         libraries = {"torch": torch.__version__, **versions_of(self._module)}
-        return {**libraries, "device": device_model(device), **precision, **cudnn}
+        chosen = {} if self._configured is None else self._configured.describe()
+        return {**libraries, "device": device_model(device), **precision, **cudnn, **chosen}
 
     def definition(self) -> Mapping[str, str]:
         """Return the parts of a model that was passed as an object.
@@ -429,6 +441,11 @@ class TorchLearner(Learner):
                     "it with sparse=False, or leave distributed.offload out"
                 )
             device = torch.device("cpu")
+        if self._configured is not None:
+            replaced(self._configured.optimizer, updated)
+            return self._configured.optimizer
+        if training.optimizers:
+            return build_several(training, self._module, device, sparse, whole=whole, updated=updated)
         return optim.build_optimizer(
             training, self._module, device, sparse, groups=groups, whole=whole, updated=updated
         )
@@ -472,16 +489,6 @@ def _refuse_untrained(module: torch.nn.Module, name: str) -> None:
         frozen = "all its parameters have requires_grad=False: there is nothing to train"
         has_some = any(True for _ in module.parameters())
         raise ModelError(f"model {name}: {frozen if has_some else 'it has no parameters to train'}")
-
-
-def _say_unused(module: torch.nn.Module, name: str) -> None:
-    """Warn that methods of a Lightning module for Lightning's own trainer are not used."""
-    if unused := [one for one in _OF_LIGHTNING if callable(getattr(module, one, None))]:
-        log.warning(
-            "model %s: its %s not called; training.loss and training.optimizer say how it is trained",
-            name,
-            f"{' and '.join(unused)} {'is' if len(unused) == 1 else 'are'}",
-        )
 
 
 def _refuse_single_sample(model: torch.nn.Module, inputs: LearnerInputs) -> None:

@@ -221,7 +221,12 @@ class LiveModel(_TorchModel):
 
 def _portable(part: Predictions) -> Predictions:
     """Return a part that other processes can read: read-only views of mappings cannot be pickled."""
-    return part._replace(measures=dict(part.measures), counts=dict(part.counts))
+    return part._replace(
+        measures=dict(part.measures),
+        counts=dict(part.counts),
+        logged=dict(part.logged),
+        heads=dict(part.heads),
+    )
 
 
 def _interleaved(shares: Sequence[Sequence[Predictions]]) -> Iterator[Predictions]:
@@ -231,11 +236,12 @@ def _interleaved(shares: Sequence[Sequence[Predictions]]) -> Iterator[Prediction
 
 
 class _Rows(NamedTuple):
-    """Rows that are predicted at once, and the metrics that count on them."""
+    """Rows that are predicted at once, and the metrics that count on them; see `Network.predict`."""
 
     source: TensorSource
     ids: Ids
     accumulators: Sequence[Accumulator]
+    judges: bool
 
 
 class LoadedModel(_TorchModel):
@@ -265,7 +271,7 @@ class LoadedModel(_TorchModel):
 
     def predict(self, split: Split) -> Iterator[Predictions]:
         """Yield the outputs for all rows of a split; see `evaluate`."""
-        return self.evaluate(split)
+        return self._predictions(split, (), judges=False)
 
     def evaluate(self, split: Split, accumulators: Sequence[Accumulator] = ()) -> Iterator[Predictions]:
         """Yield the outputs for all rows of a split, and what metrics count on them.
@@ -274,10 +280,15 @@ class LoadedModel(_TorchModel):
             ModelError: The module keeps state from call to call, and another thread has used it.
             TrainingError: Torch fails.
         """
+        return self._predictions(split, accumulators, judges=True)
+
+    def _predictions(
+        self, split: Split, accumulators: Sequence[Accumulator], *, judges: bool
+    ) -> Iterator[Predictions]:
         source = self._network.source(split)
         for ids in self._network.parts(len(split)):
             try:
-                yield self._part(_Rows(source, ids, accumulators))
+                yield self._part(_Rows(source, ids, accumulators, judges))
             except TrainwrightError:
                 raise
             except Exception as error:
@@ -368,7 +379,7 @@ class LoadedModel(_TorchModel):
 
     def _predicted(self, rows: _Rows, generators: OwnGenerators | None) -> Predictions:
         with generators or nullcontext():
-            return self._network.predict(*rows)
+            return self._network.predict(rows.source, rows.ids, rows.accumulators, judges=rows.judges)
 
     def _generators(self, ids: Ids) -> OwnGenerators | None:
         """Return the generators of a part; None if the module draws nothing, as they slow down every call."""

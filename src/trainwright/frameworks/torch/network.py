@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,14 +16,23 @@ from trainwright.datasets.base import Split
 from trainwright.errors import ModelError, TrainingError, WorldError
 from trainwright.frameworks.base import ModelInputs
 from trainwright.frameworks.support.inputs import prediction_batch_size
-from trainwright.frameworks.torch.data import Tensors, TensorSource
+from trainwright.frameworks.torch.data import Tensors, TensorSource, each
 from trainwright.frameworks.torch.heads import Heads
 from trainwright.frameworks.torch.huggingface.module import architecture_of
 from trainwright.frameworks.torch.losses import base as losses
 from trainwright.frameworks.torch.losses.custom_metrics import counts
 from trainwright.frameworks.torch.meta import WithoutValues
 from trainwright.frameworks.torch.models import build_model
-from trainwright.frameworks.torch.outputs import Outputs, as_float, call_of, first_output, input_names
+from trainwright.frameworks.torch.outputs import (
+    Outputs,
+    as_float,
+    call_of,
+    first_output,
+    input_names,
+    optional_names,
+    predicted,
+)
+from trainwright.frameworks.torch.own.evaluation import OwnEvaluation
 from trainwright.frameworks.torch.params import TRANSFORMERS
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.predictions import to_predictions
@@ -34,7 +44,7 @@ from trainwright.order import PREDICT, stream_seed
 from trainwright.plugins import task_for
 from trainwright.tasks.support.accumulators import Accumulator
 from trainwright.tasks.support.precision import restored
-from trainwright.types import TARGET, Ids, Predictions, weights_of
+from trainwright.types import TARGET, Ids, LoggedValues, Predictions, weights_of
 
 log = logging.getLogger("trainwright")
 _LOST = re.compile(
@@ -79,8 +89,11 @@ class Network:
         self._row_losses = losses.row_losses(*self._asked_loss) if self.task.gives_masks else None
         self._weighted: losses.WeightedLoss | None = None
         self.names = input_names(self.module, inputs.info, self.heads.targets)
-        self.call = call_of(self.module, self.names)
+        self.optional = optional_names(self.module, self.names) if self.task.is_open else []
+        self.names = [name for name in self.names if name not in self.optional]
+        self.call = call_of(self.module, self.names, self.optional)
         self.precision = Precision(training.precision, self.device)
+        self.own = OwnEvaluation(self.module, self.task)
 
     def source(self, split: Split) -> TensorSource:
         """Return the samples of a split as tensors on the device of the module."""
@@ -103,7 +116,12 @@ class Network:
         return stream_seed(self.inputs.config.experiment.seed, PREDICT, int(ids[0]))
 
     def predict(
-        self, source: TensorSource, ids: Ids, accumulators: Sequence[Accumulator] = ()
+        self,
+        source: TensorSource,
+        ids: Ids,
+        accumulators: Sequence[Accumulator] = (),
+        *,
+        judges: bool = True,
     ) -> Predictions:
         """Return the outputs for the rows `ids`, (n,); the module is in evaluation mode.
 
@@ -111,11 +129,26 @@ class Network:
             source: The samples.
             ids: The positions of the rows.
             accumulators: Metrics that count what the module returns.
+            judges: Whether losses are wanted, where they stand for outputs of any form.
         """
         batch = source.take(ids)  # tensors (n, ...)
+        loss, logged = self._judged(batch, len(ids)) if judges and self.own.judges else (None, {})
+        if loss is not None and self.own.replaces_forward and not accumulators:
+            return self._without_outputs(ids, loss)._replace(logged=logged)
         with torch.no_grad(), self.precision.autocast():
-            outputs = self.call(batch)  # (n, outputs), or several such
-        return self.predictions(outputs, batch, source, ids, accumulators)
+            own = None if judges else self.own.predicted(batch)
+            outputs = self.call(batch) if own is None else own  # (n, outputs), or several such
+        if not judges and self.task.is_open:
+            return Predictions(ids, predicted(as_float(outputs), len(ids)), np.empty((len(ids), 0)), 0.0)
+        made = self.predictions(outputs, batch, source, ids, accumulators)
+        if loss is not None:
+            made = made._replace(loss=loss * len(ids))
+        return made._replace(logged=logged)
+
+    def _judged(self, batch: Tensors, rows: int) -> tuple[float | None, LoggedValues]:
+        """Return what the model's own step says of some rows."""
+        with torch.no_grad(), self.precision.autocast():
+            return self.own.judged(batch, rows)
 
     def predictions(
         self,
@@ -127,6 +160,8 @@ class Network:
     ) -> Predictions:
         """Return what the outputs of the module, (n, outputs), predict for the rows `ids`, (n,)."""
         outputs = as_float(outputs)
+        if self.task.is_open:
+            return self._losses(outputs, batch, ids, accumulators)
         with torch.no_grad(), self.precision.autocast():
             weights = weights_of(batch, self.inputs.info)  # (n,)
             # The sum over the n rows. Where predictions are sums, the task computes the loss from them.
@@ -150,6 +185,21 @@ class Network:
             targets = batch[self.task.target].cpu().numpy() if own is None else own
         weighing = None if weights is None else weights.cpu().numpy()
         return Predictions(ids, values, targets, loss, weights=weighing, heads=heads, counts=counted)
+
+    def _losses(
+        self, outputs: Outputs, batch: Tensors, ids: Ids, accumulators: Sequence[Accumulator]
+    ) -> Predictions:
+        """Return the loss of the rows `ids`, (n,), in place of their outputs, which may have any form."""
+        with torch.no_grad(), self.precision.autocast():
+            loss = float(self.loss(outputs, batch))
+            counted = counts(accumulators, outputs, batch, self.task, None) if accumulators else {}
+        return self._without_outputs(ids, loss)._replace(counts=counted)
+
+    @staticmethod
+    def _without_outputs(ids: Ids, loss: float) -> Predictions:
+        """Return the loss of some rows, a mean, in place of their outputs."""
+        rows = len(ids)
+        return Predictions(ids, np.full((rows, 1), loss), np.empty((rows, 0)), loss * rows)
 
     def weighted_loss(self, outputs: Outputs, batch: Tensors) -> Tensor:
         """Return the sum of the losses of the samples of a batch, each multiplied by its weight: ()."""
@@ -179,8 +229,10 @@ class Network:
         named = [(key, one) for key, one in self.module.named_parameters() if not is_lazy(one)]
         versions = [one._version for _, one in named]
         if next(self.module.parameters()).is_meta:
-            sample = {key: one.to("meta") for key, one in sample.items()}
-        shapes = ", ".join(f"{input_} {tuple(sample[input_].shape)}" for input_ in self.names)
+            sample = each(sample, lambda one: one.to("meta"))
+        if not self.own.needs_forward:
+            return
+        shapes = ", ".join(f"{name} {_shape(sample[name])}" for name in self.names)
         try:
             # Not inference_mode: training may use what the model caches here.
             with torch.no_grad(), WithoutValues():
@@ -216,6 +268,8 @@ class Network:
             ModelError: They have another shape than the task's.
         """
         info, name = self.inputs.info, self.inputs.config.model.type
+        if self.task.is_open:
+            return
         first = first_output(outputs)
         shape, expected = tuple(first.shape), (1, *self.task.output_shape)
         is_one_logit = losses.has_two_classes(self.task) and shape in ((1,), (1, 1))
@@ -260,6 +314,11 @@ class Network:
             raise ModelError(
                 f"training.loss: {own} fails on the outputs of model {name}: {type(error).__name__}: {error}"
             ) from error
+
+
+def _shape(value: Any) -> Any:
+    """Return the shape of an input, for messages; of a list or mapping the type."""
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 
 def _leaves(outputs: Outputs) -> Outputs:

@@ -14,7 +14,7 @@ from trainwright.errors import ModelError
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.huggingface.module import base_of
 from trainwright.frameworks.torch.parallel.tensor.cross_entropy import SplitLogits
-from trainwright.types import FEATURES, DataInfo
+from trainwright.types import FEATURES, LABELS, TARGET, Array, DataInfo
 
 # What a model returns: a tensor, or several in a tuple or mapping, of which the first is the task's output.
 Outputs: TypeAlias = Any
@@ -47,6 +47,52 @@ def token_logits(outputs: Outputs) -> Tensor | SplitLogits:
     """Return the logits of tokens, (rows, length, tokens), or the slices of a split vocabulary."""
     split = next((one for one in _values(outputs) if isinstance(one, SplitLogits)), None)
     return first_output(outputs) if split is None else split
+
+
+def model_loss(outputs: Outputs) -> Tensor:
+    """Return the loss that the model returned itself, (): alone, first of several, or called `loss`.
+
+    Raises:
+        ModelError: There is none.
+    """
+    if isinstance(outputs, Mapping) or hasattr(outputs, "loss"):
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs.loss
+    else:
+        loss = outputs[0] if isinstance(outputs, tuple | list) and outputs else outputs
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss.reshape(())
+    what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+    raise ModelError(
+        f"training.loss: the model is to return its loss, but returned {what}: return one number, a tuple "
+        "with it first, or a mapping with `loss`, in training and in evaluation mode; or name a loss of "
+        "(outputs, batch), training.loss: MODULE:FUNCTION"
+    )
+
+
+def predicted(outputs: Outputs, rows: int) -> Array:
+    """Return what a model returned for some rows: an array (rows, ...); of several a structured one, (rows,).
+
+    Args:
+        outputs: What it returned. Tensors of another length, such as its loss, are left out.
+        rows: The number of rows.
+
+    Raises:
+        ModelError: There is nothing for each row.
+    """
+    named = outputs if isinstance(outputs, Mapping) else dict(enumerate(_values(outputs)))
+    arrays = {
+        str(name): one.cpu().numpy()
+        for name, one in named.items()
+        if isinstance(one, Tensor) and one.shape[:1] == (rows,) and name != "loss"
+    }
+    if not arrays:
+        raise ModelError(f"the model returned no tensor with a value for each of {rows} rows to predict")
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
+    made = np.empty(rows, [(name, one.dtype, one.shape[1:]) for name, one in arrays.items()])
+    for name, one in arrays.items():
+        made[name] = one
+    return made
 
 
 def _values(outputs: Outputs) -> Iterable[Any]:
@@ -114,8 +160,34 @@ def input_names(model: torch.nn.Module, info: DataInfo, targets: Collection[str]
     return names
 
 
-def call_of(model: torch.nn.Module, names: Sequence[str]) -> Callable[[Tensors], Outputs]:
-    """Return a function that calls the model with arrays of a batch: one by position, several by name."""
+def optional_names(model: torch.nn.Module, names: Sequence[str]) -> list[str]:
+    """Return the targets that `forward` names, so that the model may return its loss.
+
+    They are passed where a batch has them, which rows to predict do not.
+
+    Args:
+        model: The model.
+        names: What `input_names` returned.
+    """
+    known = base_of(model)
+    params = inspect.signature((model if known is None else known).forward).parameters
+    return [name for name in (TARGET, LABELS) if name in params and [name] != [*names]]
+
+
+def call_of(
+    model: torch.nn.Module, names: Sequence[str], optional: Sequence[str] = ()
+) -> Callable[[Tensors], Outputs]:
+    """Return a function that calls the model with arrays of a batch: one by position, several by name.
+
+    Those that are optional are passed by name where the batch has them.
+    """
+    if optional:
+        given = [name for name in names if name not in optional]
+        return lambda batch: model(
+            *([batch[given[0]]] if len(given) == 1 else []),
+            **{key: batch[key] for key in ([] if len(given) == 1 else given)},
+            **{key: batch[key] for key in optional if key in batch},
+        )
     if len(names) == 1:
         (name,) = names
         return lambda batch: model(batch[name])

@@ -280,4 +280,5 @@ LOSSES = (
     *("auto", "cross_entropy", "binary_cross_entropy", "token_cross_entropy"),
     *("focal", "dice"),
     *("mse", "mae", "huber", "l1", "smooth_l1"),
+    "model",
 )

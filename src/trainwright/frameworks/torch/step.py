@@ -28,7 +28,7 @@ from trainwright.frameworks.torch.precision import Precision
 from trainwright.order import STEP, SampleOrder, stream_seed
 from trainwright.types import Array, StepResult
 
-_UPDATE = (1 << 64) - 1  # in a stream's key, in place of a virtual rank: the stream of the update
+UPDATE_STREAM = (1 << 64) - 1  # in a stream's key, in place of a virtual rank: the stream of the update
 Take = Callable[[Samples], Tensors]
 
 
@@ -132,7 +132,7 @@ class TorchStep:
             self._strategy.reduce()
         if self._update.may_draw:
             # Processes have drawn differently in the forward pass, but must make the same update.
-            with drawing_from(self._generators, stream_seed(self._stream, step, _UPDATE)):
+            with drawing_from(self._generators, stream_seed(self._stream, step, UPDATE_STREAM)):
                 self._update(step, lr)
         else:
             self._update(step, lr)

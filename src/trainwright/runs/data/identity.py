@@ -60,7 +60,9 @@ def _row_identity(bundle: DataBundle, name: SplitName) -> str | None:
     known = known_arrays(bundle.splits[name])
     if known is None:
         return None
-    targets = known[task_for(bundle.info).target]
+    targets = known.get(task_for(bundle.info).target)
+    if targets is None:
+        return None
     # Some frameworks get values in float64.
     arrays = {"targets": targets.astype(np.float32) if targets.dtype == np.float64 else targets}
     if name in bundle.rows:

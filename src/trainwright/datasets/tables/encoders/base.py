@@ -30,7 +30,12 @@ class TrainingRows:
     def encode_of(self, name: str) -> str:
         """Return how a column of categories is to be encoded; see `data.encode`."""
         column = self.config.columns.get(name)
-        return column.encode if column is not None and column.encode else self.config.encode
+        encode = column.encode if column is not None and column.encode else self.config.encode
+        if encode == "target" and not self.target.name:
+            raise DataError(
+                f"data.encode: target given for {name!r}, but data.target is null; give frequency"
+            )
+        return encode
 
     @cached_property
     def targets(self) -> Array:

@@ -17,7 +17,7 @@ from trainwright.frameworks.torch.losses import classes as class_losses
 from trainwright.frameworks.torch.losses import pixels as pixel_losses
 from trainwright.frameworks.torch.losses import tokens as token_losses
 from trainwright.frameworks.torch.losses.custom import custom_loss
-from trainwright.frameworks.torch.outputs import Outputs, class_logits, first_output
+from trainwright.frameworks.torch.outputs import Outputs, class_logits, first_output, model_loss
 from trainwright.frameworks.torch.state.custom import CustomLosses
 from trainwright.tasks.base import Task
 from trainwright.types import TARGET, DataInfo
@@ -81,6 +81,8 @@ def build_loss(name: str, task: Task, options: LossOptions = PLAIN) -> Loss:
             f"training.loss: {name} is not a loss for {task.name}; allowed: auto, {allowed}, or "
             "package.module:function"
         )
+    if name == "model":
+        return lambda outputs, batch: model_loss(outputs)  # noqa: ARG005 - it has seen the batch
     return _built_in(name, task, options)
 
 

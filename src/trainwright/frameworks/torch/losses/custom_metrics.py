@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainwright.datasets.samples.structures import leaves
 from trainwright.frameworks.torch.data import Tensors
 from trainwright.frameworks.torch.losses.custom import by_names
 from trainwright.frameworks.torch.outputs import Outputs, first_output
@@ -47,22 +48,22 @@ def counts(
             else first
         )
 
-    return {one.name: one.counted(_update(outputs, batch, output, task.target)) for one in accumulators}
+    return {one.name: one.counted(_update(outputs, batch, output, task)) for one in accumulators}
 
 
 def _update(
-    outputs: Outputs, batch: Tensors, output: Callable[[Outputs], Tensor], target: str
+    outputs: Outputs, batch: Tensors, output: Callable[[Outputs], Tensor], task: Task
 ) -> Callable[[Any], None]:
     def update(metric: Any) -> None:
         for one in parts_of(metric):
             if isinstance(one, torch.nn.Module):  # those of torchmetrics hold their counts on a device
-                one.to(batch[target].device)
+                one.to(next(tensor.device for tensor in leaves(batch)))
         given = {f"the array {name}": value for name, value in batch.items()}
-        given |= {"the output": first_output(outputs)}
+        given |= {} if task.is_open else {"the output": first_output(outputs)}
         if isinstance(outputs, Mapping):
             given |= {f"the output {name}": value for name, value in outputs.items()}
         versions = {name: one._version for name, one in given.items() if isinstance(one, Tensor)}
-        by_names(metric.update, output, target)(outputs, batch)
+        by_names(metric.update, output, task.target)(outputs, batch)
         if changed := [name for name, before in versions.items() if given[name]._version != before]:
             raise ValueError(f"it changes {changed[-1]} in place, which others get, too: clone it first")
 

@@ -18,6 +18,7 @@ from trainwright.frameworks.torch.optim.custom import build_custom
 from trainwright.frameworks.torch.optim.groups import Group, parameter_groups
 from trainwright.frameworks.torch.optim.lion import Lion
 from trainwright.frameworks.torch.optim.muon import Muon, hidden_matrices
+from trainwright.frameworks.torch.optim.several import Several
 from trainwright.frameworks.torch.state.layout import is_dense
 
 _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -123,6 +124,8 @@ def _refuse_dense_only(config: TrainingConfig, sparse: Sequence[str]) -> None:
 
 def is_built_in(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether all state of an optimizer is tensors by parameter, as of those that have names here."""
+    if isinstance(optimizer, Several):
+        return all(map(is_built_in, optimizer.parts.values()))
     return type(optimizer) in _OURS
 
 
@@ -134,6 +137,8 @@ def update_of(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """
     if isinstance(optimizer, Muon):
         return partial(_call_all, [update_of(part) for part in optimizer.parts])
+    if isinstance(optimizer, Several):
+        return partial(_call_all, [update_of(part) for part in optimizer.parts.values()])
     if not is_built_in(optimizer):
         return optimizer.step  # of the user's: it may need what torch wraps around it
     plain = partial(inspect.unwrap(type(optimizer).step), optimizer)

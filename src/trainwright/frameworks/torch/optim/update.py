@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +40,7 @@ class Update:
         clipping: How gradients are clipped.
         average: The average of the weights, if there is one.
         strategy: How parameters and gradients are spread over processes; default: this one has all.
+        rates: Sets the learning rates of a step, instead of the run's schedule.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class Update:
         clipping: Clipping = Clipping(),
         average: Average | None = None,
         strategy: Strategy | None = None,
+        rates: Callable[[int], None] | None = None,
     ) -> None:
+        self._rates = rates
         self.parameters = list(parameters)
         self._optimizer = optimizer
         strategy = strategy or Strategy()
@@ -66,8 +69,11 @@ class Update:
 
     def __call__(self, step: int, lr: float) -> None:
         """Make the update of a step, counted from 0."""
-        for group, ratio in self._groups:
-            group["lr"] = lr * ratio
+        if self._rates is not None:
+            self._rates(step)
+        else:
+            for group, ratio in self._groups:
+                group["lr"] = lr * ratio
         overflow = None
         if self._scale is not None:
             gradients = [one.grad for one in self._blocks if one.grad is not None]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import compress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from trainwright.frameworks.torch.parallel.virtual_ranks import tree_sum
 from trainwright.world import World
 
 T = TypeVar("T")
+U = TypeVar("U")
 _END = -1  # the key that says that a step needs no more sums
 _UNEQUAL = "the parts of a batch (virtual ranks) call the layers of batch normalization in different orders"
 
@@ -33,8 +34,9 @@ class Lockstep:
     Args:
         generators: The generators that the model draws from. Each virtual rank has its own stream.
         world: The processes.
-        ranks: The number of virtual ranks of this process. On a GPU it is 1, since torch runs all backward
-            passes of a GPU in one thread.
+        ranks: The number of virtual ranks of this process. On a GPU it is 1 if they meet within backward
+            passes, since torch runs all those of a GPU in one thread.
+        unequal: The message where they do not meet alike.
     """
 
     def __init__(
@@ -42,7 +44,9 @@ class Lockstep:
         generators: Sequence[torch.Generator],
         world: World,
         ranks: int,
+        unequal: str = _UNEQUAL,
     ) -> None:
+        self._unequal = unequal
         self._generators = generators
         self._device = generators[-1].device
         self._world = world
@@ -52,8 +56,8 @@ class Lockstep:
         pool = partial(ThreadPoolExecutor, ranks, "trainwright-virtual-rank", torch.get_num_threads)
         self._threads = pool() if ranks > 1 else None
         self._local = threading.local()  # .rank: the virtual rank that a thread computes
-        self._meeting: list[Tensor | None] = [None] * ranks  # what each rank at the barrier adds
-        self._total: Tensor | None = None
+        self._meeting: list[Any] = [None] * ranks  # what each rank at the barrier has given
+        self._result: Any = None
         self._error: BaseException | None = None
         self._is_done = [True] * ranks
 
@@ -66,7 +70,7 @@ class Lockstep:
         """
         if self._threads is None:
             values = [function() for function in functions]
-            self._agree(_END)
+            self.agree(_END)
             return values
         self._error = None
         self._meeting = [None] * self._ranks
@@ -78,7 +82,7 @@ class Lockstep:
         results = [future.exception() or future.result() for future in futures]
         if self._error is not None:
             raise self._error
-        self._agree(_END)
+        self.agree(_END)
         return results  # type: ignore[return-value] # none is an exception
 
     @property
@@ -96,33 +100,40 @@ class Lockstep:
         Raises:
             ModelError: Another virtual rank adds up something else, or has failed.
         """
-        marked = torch.cat([value, value.new_tensor([key])])
+        return self.meet(torch.cat([value, value.new_tensor([key])]), self._sum)
+
+    def meet(self, given: T, together: Callable[[Sequence[T]], U]) -> U:
+        """Return what `together` makes, once for all, of what the virtual ranks of this process give.
+
+        Raises:
+            ModelError: Another virtual rank does not come here, or has failed.
+        """
         if self._threads is None:
-            return self._sum([marked])
+            return together([given])
         rank: int = self._local.rank
-        self._meeting[rank] = marked
+        self._meeting[rank] = given
         streams = [generator.get_state() for generator in self._generators]
         if rank == self._ranks - 1:
             present = [one for one in self._meeting if one is not None]
             self._meeting = [None] * self._ranks
             if len(present) < self._ranks:
-                raise ModelError(_UNEQUAL)
-            self._total = self._sum(present)
+                raise ModelError(self._unequal)
+            self._result = together(present)
         self._pass_on(rank)
         self._turns[rank].acquire()
         if self._error is not None:
             raise ModelError("another virtual rank has failed")
         for generator, stream in zip(self._generators, streams, strict=True):
             generator.set_state(stream)
-        assert self._total is not None
-        return self._total
+        result: U = self._result
+        return result
 
     def _sum(self, marked: Sequence[Tensor]) -> Tensor:
         """Return the sum over the virtual ranks of all processes, without the key at the end of each."""
         if len({(one.shape, float(one[-1])) for one in marked}) > 1:
-            raise ModelError(_UNEQUAL)
+            raise ModelError(self._unequal)
         total = tree_sum([one[:-1] for one in marked])
-        self._agree(int(marked[0][-1]), total.numel())
+        self.agree(int(marked[0][-1]), total.numel())
         mesh, rank = self._world.mesh, self._world.rank
         totals = gather_tensor(total, self._world) if self._world.size > 1 else [total]
         # Processes along the axis `tensor` compute the same samples, which count once.
@@ -132,13 +143,13 @@ class Lockstep:
         ]
         return tree_sum(list(compress(totals, alike)))
 
-    def _agree(self, key: int, numel: int = 0) -> None:
+    def agree(self, key: int, numel: int = 0) -> None:
         """Make sure that all processes are about to make the same sum, or have none left to make."""
         if self._world.size == 1:
             return
         headers = gather_tensor(torch.tensor([key, numel], device=self._device), self._world)
         if any(not torch.equal(header, headers[0]) for header in headers):
-            raise ModelError(_UNEQUAL)
+            raise ModelError(self._unequal)
 
     def _take_turns(self, rank: int, function: Callable[[], T]) -> T:
         """Call a function when it is this virtual rank's turn for the first time."""
@@ -154,7 +165,7 @@ class Lockstep:
         finally:
             self._is_done[rank] = True
             if any(one is not None for one in self._meeting) and rank == self._ranks - 1:
-                self._error = self._error or ModelError(_UNEQUAL)
+                self._error = self._error or ModelError(self._unequal)
             self._pass_on(rank)
 
     def _pass_on(self, rank: int) -> None:

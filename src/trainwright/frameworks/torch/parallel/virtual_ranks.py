@@ -7,7 +7,7 @@ while that of the processes changes, is from VirtualFlow, MLSys 2022, and EasySc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Protocol, Self, TypeAlias, TypeVar
 
@@ -102,10 +102,13 @@ class PartGradients:
         self._parameters = parameters
         self._sums: dict[Tensor, Tensor] = {}
 
-    def add(self, loss: Tensor) -> None:
-        """Add the gradients of a microbatch's loss, ()."""
-        trained = [parameter for parameter in self._parameters if parameter.requires_grad]
-        gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+    def add(self, loss: Tensor, *, only: Collection[Tensor] | None = None, retains: bool = False) -> None:
+        """Add the gradients of a microbatch's loss, (): of all parameters, or `only` some.
+
+        `retains` says whether the graph is kept for another backward pass.
+        """
+        trained = [one for one in self._parameters if one.requires_grad and (only is None or one in only)]
+        gradients = torch.autograd.grad(loss, trained, allow_unused=True, retain_graph=retains)
         for parameter, gradient in zip(trained, gradients, strict=True):
             if gradient is None:
                 continue
@@ -118,6 +121,27 @@ class PartGradients:
         """Set the gradients of the parameters to these."""
         for parameter in self._parameters:
             parameter.grad = self._sums.get(parameter)
+
+    def take(self, parameters: Iterable[Tensor], *, keeps: bool) -> None:
+        """Add the gradients of some parameters to those that these have already, and forget them or not."""
+        for one in parameters:
+            gradient = self._sums.get(one)
+            if gradient is not None:
+                gradient = gradient.clone() if keeps else self._sums.pop(one)
+                one.grad = gradient if one.grad is None else one.grad.add_(gradient)
+
+    def drop(self, parameters: Iterable[Tensor]) -> None:
+        """Forget the gradients of some parameters."""
+        for one in parameters:
+            self._sums.pop(one, None)
+
+    def has(self, parameters: Iterable[Tensor]) -> bool:
+        """Return whether some parameter has a gradient."""
+        return any(one in self._sums for one in parameters)
+
+    def clear(self) -> None:
+        """Forget the gradients."""
+        self._sums.clear()
 
 
 def _gradient(parameter: Tensor) -> Tensor | None:
