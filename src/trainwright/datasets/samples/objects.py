@@ -242,9 +242,9 @@ def _instead(data: Any) -> str:
         return "; an iterator can be read only once: give a list, or a map-style data set"
     if hasattr(data, "__iter__") and not hasattr(data, "__len__"):
         return (
-            "; it can only be iterated, and an exact resume reads samples by their positions: give a map-style "
-            "data set, or files of samples (data.type: webdataset, tfrecord; Parquet with streaming: true), or "
-            "the list of a short stream"
+            "; it can only be iterated, and an exact resume reads samples by their positions: give a "
+            "map-style data set, files of samples (data.type: webdataset or tfrecord; Parquet with "
+            "streaming: true), or the list of a short stream"
         )
     return ""
 
