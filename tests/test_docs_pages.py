@@ -164,6 +164,7 @@ def test_objects_train(code: str, tmp_path: Path) -> None:
         ("models.md", "my_models", "my_models:Wide"),
         ("own_code.md", "my_data", "my_data:rings"),
         ("own_code.md", "my_losses", "my_losses:Poly"),
+        ("targets.md", "nets", "nets:Autoencoder"),
     ],
 )
 def test_the_readers_own_code_trains(page: str, module: str, config: str, tmp_path: Path) -> None:
