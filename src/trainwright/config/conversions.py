@@ -116,6 +116,13 @@ def _freeze(draft: Draft, path: str, node: Node) -> None:
         _section("match", draft, path, item)
 
 
+def _init_from(draft: Draft, path: str, node: Node) -> None:
+    """Make a section of a source, and a list of a single pattern to skip."""
+    _section("source", draft, path, node)
+    if (skip := mapping(node).get("skip")) is not None:
+        _list(draft, f"{path}.skip", skip)
+
+
 def _heads(draft: Draft, path: str, node: Node) -> None:
     for head in mapping(node).values():
         _section("loss", draft, path, head)
@@ -381,7 +388,7 @@ _OF_GROUPS = synonyms.table(
 # Sections and lists in their short forms, into which other keys may be moved.
 SHORT_FORMS: tuple[tuple[str, Conversion], ...] = (
     ("data", _data),
-    ("training.optimizer", partial(_section, "type")),
+    *((path, partial(_section, "type")) for path in ("model", "training.optimizer")),
     ("training.scheduler", _scheduler),
     *((f"data.{key}", _list) for key in ("features", "exclude", "transforms")),
     *((path, _list) for path in ("evaluation.metrics", "training.activation_checkpointing")),
@@ -391,6 +398,7 @@ SHORT_FORMS: tuple[tuple[str, Conversion], ...] = (
     ("data.split", _split),
     ("training.ema", _ema),
     ("training.freeze", _freeze),
+    ("model.init_from", _init_from),
     ("training.heads", _heads),
     ("training.early_stopping", _early_stopping),
 )
@@ -414,6 +422,5 @@ CONVERSIONS: tuple[tuple[str, Conversion], ...] = (
     ("training.mixed_precision", _mixed_precision),
     ("training.parameter_groups", _parameter_groups),
     ("distributed.strategy", _strategy),
-    ("model", _pytorch),
     ("model.type", _pytorch),
 )

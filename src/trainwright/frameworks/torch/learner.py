@@ -50,12 +50,14 @@ from trainwright.frameworks.torch.process import device_model, device_of
 from trainwright.frameworks.torch.state import layout
 from trainwright.frameworks.torch.state.passed import PassedModule
 from trainwright.frameworks.torch.state.snapshot import named_buffer
+from trainwright.frameworks.torch.state.start import Live, check_adapters, converted, start_of
 from trainwright.frameworks.torch.state.structure import Structure
 from trainwright.frameworks.torch.state.training import TrainingState
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
 from trainwright.order import INIT, stream_seed
 from trainwright.plugins import adapter
 from trainwright.process.global_random import seed_global_random
+from trainwright.records.initial_weights import LoadedWeights
 from trainwright.types import NamedBuffer, StepResult, weights_of
 
 log = logging.getLogger("trainwright")
@@ -299,6 +301,22 @@ class TorchLearner(Learner):
         self._state.load(folder, weights_only=weights_only)
         if self._freezing is not None:
             self._freezing.reset()
+
+    def begin(self, folder: Path) -> LoadedWeights:
+        """Take the initial weights of `model.init_from`; see `state.start`."""
+        options, params = self._inputs.config.model.init_from, self._inputs.model_params
+        assert options is not None, "there are initial weights"
+        converted(folder)
+        check_adapters(folder, params.get("lora"))
+        info = self._inputs.info
+        heads = None if self._network.task.generates_text else info.outputs
+        elsewhere = () if self._pipeline is None else self._pipeline.elsewhere
+        start = start_of(folder, Live.of(self._module, heads, elsewhere), options)
+        if start.is_whole:
+            self.restore(folder, weights_only=True)
+        else:
+            self._state.begin(folder, start.names)
+        return start.record
 
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
         """Yield `weights.*`, then `optimizer.*` and `module.*`; see `snapshot`."""
