@@ -198,6 +198,33 @@ def test_a_changed_file_is_named_by_reproduce(weights: Mapping[str, torch.Tensor
     assert "old.ckpt" in str(found.inputs)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_frozen_statistics_stay_as_the_source_has_them(
+    weights: Mapping[str, torch.Tensor], folder: Path, ranks: int
+) -> None:
+    as_lightning(weights, "old.ckpt")
+    later = {"match": "layers.6", "until_step": 10, "statistics": True}
+    freeze = [{"match": "layers.2", "statistics": True}, later]
+    config = {**begun(STARTS), "distributed": {"virtual": {"data": ranks}}}
+    config["training"] = config["training"] | {"freeze": freeze}
+    overrides = {"checkpoint.every_n_steps": 5}
+    runs = [
+        trainwright.train(config, overrides | {"training.max_steps": steps}, runs_dir=f"{steps}", quiet=True)
+        for steps in (10, 16)
+    ]
+    early, late = (load_file(trainwright.export(run, Path(f"{run.id}.safetensors"))) for run in runs)
+    for name, one in weights.items():
+        if name.startswith("layers.2."):
+            assert torch.equal(late[name], one), name
+        elif name.startswith("layers.6."):
+            assert torch.equal(early[name], one), name
+    assert int(late["layers.6.num_batches_tracked"]) == int(weights["layers.6.num_batches_tracked"]) + 6
+    assert trainwright.reproduce(runs[1]).verdict == "identical"
+    wrong = [{"match": "layers.1", "statistics": True}]
+    with pytest.raises(InputError, match=r"freeze\.0\.statistics: layers\.1 matches no module with running"):
+        trainwright.train(config, {"training.freeze": wrong}, runs_dir="wrong", quiet=True)
+
+
 @pytest.mark.services
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_killed_and_resumed_on_two_processes_it_has_the_bits_of_the_whole_run(

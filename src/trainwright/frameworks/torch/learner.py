@@ -33,7 +33,7 @@ from trainwright.frameworks.torch.models import find_model
 from trainwright.frameworks.torch.network import Network, translated
 from trainwright.frameworks.torch.optim import build as optim
 from trainwright.frameworks.torch.optim.ema import Average
-from trainwright.frameworks.torch.optim.freezing import Freezing, frozen_until
+from trainwright.frameworks.torch.optim.freezing import Freezing, frozen_until, statistics_until
 from trainwright.frameworks.torch.optim.groups import Group, parameter_groups
 from trainwright.frameworks.torch.optim.update import Clipping, Update
 from trainwright.frameworks.torch.outputs import Outputs, call_of, in_float
@@ -86,6 +86,7 @@ class TorchLearner(Learner):
         _refuse_single_sample(self._module, inputs)
         groups = parameter_groups(self._module, training)
         until = frozen_until(self._module, training.freeze)
+        statistics = statistics_until(self._module, training.freeze)
         self._strategy = _strategy_of(inputs, self._network)
         whole = optim.whole_parameters(training, self._module)
         self._choices: Mapping[str, str] = {}
@@ -110,7 +111,7 @@ class TorchLearner(Learner):
             elsewhere=() if self._pipeline is None else self._pipeline.elsewhere,
             **({"gather": inputs.world.gather} if inputs.world.mesh.pipeline > 1 else {}),
         )
-        self._freezing = Freezing(self._module, until) if until else None
+        self._freezing = Freezing(self._module, until, statistics) if until or statistics else None
         ranks = inputs.config.distributed.virtual.sizes.data
         self._world, self._ranks = inputs.world, ranks
         self._is_divisible = False  # into virtual ranks, as the first step has shown
