@@ -129,12 +129,12 @@ def test_computation_names_the_bits_and_hides_text(adapters, monkeypatch):
     monkeypatch.setenv("WEIGHTS", "secret-run")
     overrides = ["model.init_from=${env:WEIGHTS}", "tracking=[mlflow]"]
     before = load(GOOD, overrides, adapters).computation()
-    assert before["model.init_from"].startswith("${env:WEIGHTS} (sha256 ")
+    assert before["model.init_from.source"].startswith("${env:WEIGHTS} (sha256 ")
     assert before["model.params.hidden"] == [3, 4]
     assert not any(key.startswith(("tracking", "logging", "experiment.name")) for key in before)
     monkeypatch.setenv("WEIGHTS", "other-run")
     after = load(GOOD, overrides, adapters).computation()
-    assert [key for key in before if before[key] != after[key]] == ["model.init_from"]
+    assert [key for key in before if before[key] != after[key]] == ["model.init_from.source"]
 
 
 @pytest.fixture

@@ -356,6 +356,45 @@ def test_a_model_of_the_hub(tmp_path, monkeypatch):
     assert run.manifest["model"]["commit"] == commit
 
 
+def test_a_model_of_other_labels_gets_a_new_head(tmp_path, caplog):
+    path = saved_model(tmp_path / "bert", "AutoModelForSequenceClassification", BERT, num_labels=2)
+    overrides = {**classifier(path=str(path)), "training.learning_rate": 1e-30}
+    runs = [trained(tmp_path / name, overrides, steps=1, data=split()) for name in ("one", "again")]
+    assert runs[0].digest == runs[1].digest
+    assert "saved with other labels: a new head, classifier.bias, classifier.weight" in caplog.text
+    own, saved = trainwright.load(runs[0]).native.state_dict(), load_file(path / "model.safetensors")
+    assert own["classifier.weight"].shape == (3, 16)
+    assert own["classifier.weight"].abs().max() > 0
+    for name in saved.keys() - {"classifier.weight", "classifier.bias"}:
+        assert torch.allclose(own[name], saved[name], rtol=0, atol=1e-12), name
+
+
+def test_adapters_of_another_run_are_a_start(tmp_path):
+    path = saved_model(tmp_path / "bert", "AutoModelForSequenceClassification", BERT, num_labels=3)
+    first = trained(tmp_path, classifier(path=str(path), lora=LORA), data=split())
+    adapters = tmp_path / "adapters"
+    trainwright.load(first).native.save_pretrained(adapters)
+    begun = {
+        **classifier(path=str(path), lora=LORA, init_from=str(adapters)),
+        "training.learning_rate": 1e-30,
+    }
+    second = trained(tmp_path, begun, steps=1, data=split())
+    then, now = (trainwright.load(one).native.state_dict() for one in (first, second))
+    changed = {name for name in now if "lora_" in name or "modules_to_save" in name}
+    assert len(changed) > 4
+    for name, one in now.items():
+        assert torch.allclose(one, then[name], rtol=0, atol=1e-12), name
+    loaded = second.manifest["weights"]["loaded"]
+    assert (loaded["loaded"], loaded["missing"]) == (len(changed), [])
+    for lora, said in (
+        ({**LORA, "alpha": 4}, r"scaled by 8\.0 / 4, .* by 4\.0 / 4"),
+        (None, "without the model"),
+    ):
+        wrong = classifier(path=str(path), lora=lora, init_from=str(adapters))
+        with pytest.raises(ModelError, match=said):
+            trained(tmp_path, wrong, steps=1, data=split())
+
+
 def test_a_folder_executes_nothing(tmp_path):
     path = saved_model(tmp_path / "bert", "AutoModelForSequenceClassification", BERT, num_labels=3)
     (path / "evil.py").write_text("raise SystemExit('executed')")
@@ -386,13 +425,12 @@ def test_a_folder_executes_nothing(tmp_path):
             {"model_type": "own", "auto_map": {"AutoConfig": "evil.Own"}},
             "'own'; it has code of its own, which is",
         ),
-        ({"id2label": {"0": "a", "1": "b"}}, r"saved with 2 labels.*base_model\.save_pretrained"),
+        ({"hidden_size": 32}, r"have other shapes: .*leave out what model\.config"),
     ],
     ids=str,
 )
 def test_a_folder_that_cannot_be_used(change, said, tmp_path):
-    labels = 2 if "id2label" in change else 3
-    path = saved_model(tmp_path / "bert", "AutoModelForSequenceClassification", BERT, num_labels=labels)
+    path = saved_model(tmp_path / "bert", "AutoModelForSequenceClassification", BERT, num_labels=3)
     if change == "a pickle":
         (path / "model.safetensors").rename(path / "pytorch_model.bin")
     elif change == "adapters":

@@ -100,7 +100,7 @@ def test_what_is_frozen_is_in_no_sum() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, 3))
     config: Any = [FreezeConfig(match="0.*", until_step=2), FreezeConfig(match="2.bias")]
-    freezing = Freezing(model, frozen_until(model, config))
+    freezing = Freezing(model, frozen_until(model, config), {})
     step, batches = step_of(model, StepSettings(5, 16, 2), freezing=freezing), Batches()
     names = {parameter: name for name, parameter in model.named_parameters()}
     for number, frozen in enumerate([{"0.weight", "0.bias", "2.bias"}] * 2 + [{"2.bias"}] * 2):

@@ -129,7 +129,8 @@ def _settings(parent: RunDir, data: Path | str, *, warm_start: bool) -> dict[str
     kind = file_type(text)
     if kind is not None and kind != own.type and own.type in {*FILE_TYPES.values(), "requests"}:
         settings["data.type"] = kind
-    return settings | ({"model.init_from": str(parent.path)} if warm_start else {})
+    start: dict[str, Any] = {"source": str(parent.path), "skip": [], "rename": None, "strict": True}
+    return settings | ({"model.init_from": start} if warm_start else {})
 
 
 def _positive(parent: RunDir) -> dict[str, Any]:

@@ -121,6 +121,13 @@ def _freeze(draft: Draft, path: str, node: Node) -> None:
         _section("match", draft, path, item)
 
 
+def _init_from(draft: Draft, path: str, node: Node) -> None:
+    """Make a section of a source, and a list of a single pattern to skip."""
+    _section("source", draft, path, node)
+    if (skip := mapping(node).get("skip")) is not None:
+        _list(draft, f"{path}.skip", skip)
+
+
 def _heads(draft: Draft, path: str, node: Node) -> None:
     for head in mapping(node).values():
         _section("loss", draft, path, head)
@@ -396,7 +403,7 @@ _OF_OPTIMIZERS = synonyms.table({"learning_rate": "lr", "weight_decay": "wd"})
 # Sections and lists in their short forms, into which other keys may be moved.
 SHORT_FORMS: tuple[tuple[str, Conversion], ...] = (
     ("data", _data),
-    ("training.optimizer", partial(_section, "type")),
+    *((path, partial(_section, "type")) for path in ("model", "training.optimizer")),
     ("training.scheduler", _scheduler),
     *((f"data.{key}", _list) for key in ("features", "exclude", "transforms")),
     *((path, _list) for path in ("evaluation.metrics", "training.activation_checkpointing")),
@@ -406,6 +413,7 @@ SHORT_FORMS: tuple[tuple[str, Conversion], ...] = (
     ("data.split", _split),
     ("training.ema", _ema),
     ("training.freeze", _freeze),
+    ("model.init_from", _init_from),
     ("training.heads", _heads),
     ("training.early_stopping", _early_stopping),
 )
@@ -430,6 +438,5 @@ CONVERSIONS: tuple[tuple[str, Conversion], ...] = (
     ("training.parameter_groups", _parameter_groups),
     ("training.optimizers", _optimizers),
     ("distributed.strategy", _strategy),
-    ("model", _pytorch),
     ("model.type", _pytorch),
 )

@@ -200,8 +200,8 @@ _KEYS = _hints(
         "callbacks": "callbacks are given in Python: trainwright.train(config, callbacks=[...])",
         # the model
         "lora peft lora_config": _LORA,
-        "pretrained checkpoint_path init_weights from_pretrained": "write model.init_from: RUN or "
-        "FILE.safetensors",
+        "pretrained checkpoint_path init_weights from_pretrained": "write model.init_from: RUN, "
+        "FILE or FOLDER (of weights)",
         "model_name model_name_or_path pretrained_model_name_or_path": "write model: {type: "
         "'transformers:AutoModelForCausalLM', path: FOLDER} (docs/huggingface.md)",
         "n_layer n_head n_embd num_layers": "options of a model stand in its section: model: {type: gpt, "
@@ -229,7 +229,7 @@ _KEYS = _hints(
 # The same for options of `model`, where our own models lack them.
 _MODEL = _hints(
     {
-        "pretrained weights from_pretrained": "write model.init_from: RUN or FILE.safetensors",
+        "pretrained weights from_pretrained": "write model.init_from: RUN, FILE or FOLDER (of weights)",
         "lora peft": _LORA,
         "load_in_4bit load_in_8bit quantization_config bnb_config": _QUANTIZED,
         "num_classes num_labels n_classes num_class": "leave it out: it is taken from the data",

@@ -117,7 +117,7 @@ def _schedulers(schema: Schema) -> None:
 def _short_forms(definitions: Schema) -> None:
     """Allow the values that are short for sections: a decay, a pattern, weights to draw by, a loss."""
     number, text = {"type": "number"}, {"type": "string"}
-    texts = ("FreezeConfig", "HeadConfig", "SamplingConfig")
+    texts = ("FreezeConfig", "HeadConfig", "InitFromConfig", "SamplingConfig")
     for name, short in (("EmaConfig", number), *((name, text) for name in texts)):
         own = definitions[name]
         definitions[name] = {"anyOf": [short, own], "description": own.pop("description", "")}

@@ -40,6 +40,7 @@ __all__ = [  # what others import from here, wherever it is defined
     "EarlyStoppingConfig",
     "EvaluationConfig",
     "ExperimentConfig",
+    "InitFromConfig",
     "LoggingConfig",
     "ModelConfig",
     "NamedOptimizer",
@@ -61,16 +62,36 @@ class ExperimentConfig(Section):
     seed: int = bits(default=0, ge=0, lt=2**63, description="the root of all randomness of the run")
 
 
+class InitFromConfig(Section):
+    """The weights that a model begins with; the source alone may stand for it: `init_from: resnet.pth`."""
+
+    source: str = bits(
+        description="a run (path, id, prefix, `last`); a file of weights (.safetensors, or its index "
+        ".safetensors.index.json; .pt, .pth, .ckpt and .bin of PyTorch); a folder of such files, as "
+        "save_pretrained writes them, also one of adapters (peft)",
+    )
+    skip: list[str] = bits(
+        default_factory=list,
+        description="patterns of tensors, or of modules, that keep the values that they were drawn with",
+    )
+    rename: dict[str, str] | None = bits(
+        default=None,
+        description="name in the source -> name in the model, of a tensor or a module; a name with other "
+        "signs than letters, digits, `_`, `-` and `.` is a regular expression",
+    )
+    strict: bool = bits(
+        default=True,
+        description="refuse tensors of the source that the model does not have, and those that it lacks; "
+        "false: leave them out, and say so",
+    )
+
+
 class ModelConfig(TypedSection):
     """The architecture, its framework and its initial weights."""
 
     type: str = bits(description="a short name (mlp, transformer ...) or package.module:Class")
     framework: str | None = bits(default=None, description="overrides the framework that `type` implies")
-    init_from: str | None = bits(
-        default=None,
-        description="initial weights: a run (path, id, prefix, `last`), a safetensors file, or an index "
-        "of such files (.safetensors.index.json)",
-    )
+    init_from: InitFromConfig | None = None
 
 
 class EvaluationConfig(Section):

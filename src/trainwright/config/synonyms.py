@@ -103,6 +103,7 @@ KEYS = table(
         "model.type": "model_type model_name",
         "model.params": "model_params hyperparameters hyperparams model_kwargs",
         "model.framework": "framework backend_framework",
+        "model.init_from": "init_from",
     }
 )
 # Keys that mean something only in one section.
@@ -148,12 +149,14 @@ INSIDE = {
             "training.optimizer.eps": "eps epsilon adam_epsilon",
             "training.optimizer.momentum": "momentum",
             "training.optimizer.nesterov": "nesterov",
+            "model.init_from": "init_from",
         }
     ),
     # peft's LoraConfig
     "model.lora": table(
         {"model.lora.alpha": "lora_alpha", "model.lora.dropout": "lora_dropout", "model.lora.r": "rank"}
     ),
+    "model.init_from": table({"model.init_from.source": "path run file folder"}),
     "data": table(
         {
             "data.target": "y",

@@ -46,6 +46,11 @@ class FreezeConfig(Section):
     until_step: int | None = bits(
         default=None, gt=0, description="the step after which they are trained; default: never"
     )
+    statistics: bool = bits(
+        default=False,
+        description="the batch normalization in these modules keeps its running statistics, too, and "
+        "normalizes by them",
+    )
 
 
 class HeadConfig(Section):

@@ -25,6 +25,7 @@ from trainwright.config.schema import RunConfig
 from trainwright.config.spellings import Spellings
 from trainwright.digest import WEIGHTS_FILE as WEIGHTS_FILE  # noqa: PLC0414 - adapters import it from here
 from trainwright.errors import InputError
+from trainwright.records.initial_weights import LoadedWeights
 from trainwright.types import (
     Array,
     DataInfo,
@@ -265,6 +266,8 @@ class Capabilities:
         workers: Worker processes may read samples (`data.workers`).
         accumulators: `Model.evaluate` lets metrics count the outputs.
         initial_weights: A run may begin with the weights of another one.
+        chooses_weights: A run may begin with some of the tensors of a file, under other names, and with files
+            of PyTorch.
         trains_objects: An object that is passed in Python is itself trained, from the weights that it has.
             Otherwise it is the definition of a model, whose training begins anew.
         target_encoding: Models encode categories themselves, by their targets.
@@ -277,6 +280,7 @@ class Capabilities:
     workers: bool = False
     accumulators: bool = False
     initial_weights: bool = True
+    chooses_weights: bool = False
     trains_objects: bool = False
     target_encoding: bool = False
     distillation: Mapping[str, str] = field(default_factory=dict)
@@ -647,6 +651,18 @@ class Learner(ABC):
         Raises:
             ModelError: The weights do not fit the model, or their file is not in the safetensors format.
         """
+
+    def begin(self, folder: Path) -> LoadedWeights | None:
+        """Take the initial weights of `model.init_from`, and return what of them was taken.
+
+        The folder holds files of safetensors, `WEIGHTS_FILE` and others, as several processes name theirs.
+        If the framework `chooses_weights`, they may be of PyTorch, `*.pt`, or be beside the file of peft.
+
+        Raises:
+            ModelError: The weights do not fit the model, or their file cannot be read.
+        """
+        self.restore(folder, weights_only=True)
+        return None
 
     @abstractmethod
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:

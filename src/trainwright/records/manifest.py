@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from trainwright.records.compression import CompressionRecord
 from trainwright.records.document import Document, Name, Record
+from trainwright.records.initial_weights import LoadedWeights
 from trainwright.records.pins import Pin
 from trainwright.redact import fingerprinted
 
@@ -254,11 +255,14 @@ _IF_RECORDED = ("python", "system", "processor", "instructions", "threads", "fra
 class InitialWeights(Record):
     """The digest of the initial weights.
 
-    Another trainer may have continued from a step without a digest: `from_step`.
+    Another trainer may have continued from a step without a digest: `from_step`. Of weights that were read
+    from files, `files` has their SHA-256 by name, and `loaded` what the model has taken of them.
     """
 
     initial: str | None = None
     from_step: int | None = None
+    files: dict[str, str] = Field(default_factory=dict)
+    loaded: LoadedWeights | None = None
 
 
 class DeterminismRecord(Record):
@@ -500,7 +504,9 @@ def _changed_pins(manifest: Manifest, other: Manifest) -> dict[str, str]:
 
 def _weights_view(manifest: Manifest) -> Json:
     initial = manifest.initial.identity() if manifest.initial else {}
-    return _without_none(manifest.weights.to_json() | initial)
+    weights = {"initial": manifest.weights.initial, "from_step": manifest.weights.from_step}
+    files = {f"file {name}": sha256 for name, sha256 in manifest.weights.files.items()}
+    return _without_none(weights | files | initial)
 
 
 def _code_view(manifest: Manifest) -> Json:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 
 INDEX = ".safetensors.index.json"  # ends the name of a file that says which tensor is in which file
-ENDINGS = (".safetensors", INDEX)  # of the names of files that stand for weights
+OF_TORCH = (".pt", ".pth", ".ckpt", ".bin")
+ENDINGS = (".safetensors", INDEX, *OF_TORCH)  # of the names of files that stand for weights
+_IN_FOLDERS = ("adapter_model.safetensors", "model.safetensors", f"model{INDEX}", "pytorch_model.bin")
 _MODEL = "model"
 _ROUNDED = 1 << 20  # elements at once
 _FLOATS = {"F16": "float16", "F32": "float32", "F64": "float64"}  # that are rounded
@@ -94,6 +96,19 @@ def write_several(folder: Path, target: Path, most: int, *, rounds: bool = False
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
     (target / f"{_MODEL}{INDEX}").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
     return records
+
+
+def is_weights(source: str | Path) -> bool:
+    """Return whether a source of initial weights is a file of weights, or a folder of them: no run."""
+    path = Path(source)
+    return path.name.endswith(ENDINGS) or (path.is_dir() and file_in_folder(path) is not None)
+
+
+def file_in_folder(folder: Path) -> Path | None:
+    """Return the file of weights in a folder of save_pretrained; None of others, such as runs."""
+    if (folder / "config.yaml").is_file():
+        return None
+    return next((folder / name for name in _IN_FOLDERS if (folder / name).is_file()), None)
 
 
 def files_in_index(index: Path) -> list[Path]:

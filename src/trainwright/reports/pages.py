@@ -301,6 +301,7 @@ def inputs(run: RunFiles) -> Section | None:
             ("environment", environment.hash),
             ("initial weights", manifest.weights.initial),
             ("initial weights from", manifest.init_from),
+            ("of these", loaded.in_words() if (loaded := manifest.weights.loaded) else None),
             ("initial state", manifest.initial.state_digest if manifest.initial else None),
         ),
         "modules": list(code.modules.items()),

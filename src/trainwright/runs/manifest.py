@@ -50,7 +50,7 @@ def make_manifest(
     objects: Objects,
     components: Components,
     determinism: Determinism,
-    initial: str,
+    weights: InitialWeights,
     before: Manifest | None = None,
 ) -> Manifest:
     """Return all inputs of the computation as they are now.
@@ -61,7 +61,7 @@ def make_manifest(
         objects: The objects that are passed in Python.
         components: What was built from them.
         determinism: How exactly the run can be repeated.
-        initial: The digest of the initial weights.
+        weights: The initial weights.
         before: The manifest of the run, if it has begun before: the modules and files that it names may be
             read later than now.
     """
@@ -94,7 +94,7 @@ def make_manifest(
         ),
         placement=Resolved(config).placement() | {"training.threads": components.inputs.threads},
         model=definition,
-        weights=InitialWeights(initial=initial),
+        weights=weights,
         determinism=DeterminismRecord(**determinism._asdict()),
     )
 

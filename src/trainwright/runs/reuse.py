@@ -20,9 +20,9 @@ from trainwright.records.data import DataDescription
 from trainwright.records.decision import MEASURED, NEUTRAL, journalled_decisions
 from trainwright.records.journal import read
 from trainwright.records.listing import find_run, has_model
-from trainwright.records.manifest import WITHOUT_VALUE, Difference, Manifest
+from trainwright.records.manifest import WITHOUT_VALUE, Difference, InitialWeights, Manifest
 from trainwright.records.run_dir import RunDir
-from trainwright.records.whole_weights import ENDINGS
+from trainwright.records.whole_weights import is_weights
 from trainwright.reports.rundir import read_run
 from trainwright.require import import_paths, open_process
 from trainwright.runs.code_identity import code_inputs
@@ -39,7 +39,7 @@ from trainwright.runs.processes.threads import available_threads, default_thread
 from trainwright.runs.run_config import read_config
 from trainwright.runs.semantics import versions
 from trainwright.runs.trust import of_own_config
-from trainwright.runs.weights import initial_source, initialize, stored_model
+from trainwright.runs.weights import file_hashes, initial_source, initialize, stored_model
 from trainwright.runs.wiring import build, load_data, run_checkpoints
 from trainwright.storage.copies import download_all, download_records
 from trainwright.storage.index import summaries
@@ -149,11 +149,11 @@ def _weights_source(config: RunConfig, run: RunDir) -> Path | None:
     Raises:
         InputError: They are not there.
     """
-    named = config.model.init_from
-    if named is None or named.endswith(ENDINGS):
+    given = config.model.init_from
+    if given is None or is_weights(given.source):
         return initial_source(config, run)
-    source = find_run(named, run.path.parent.parent, fits=has_model)  # by now, `last` may be `run` itself
-    return source.path
+    # By now, `last` may be `run` itself.
+    return find_run(given.source, run.path.parent.parent, fits=has_model).path
 
 
 def _damage(run: RunDir) -> str | None:
@@ -275,10 +275,12 @@ def _built_inputs(run: RunDir, resolved: Resolved, objects: Objects, source: Pat
     choices = journalled_decisions(run.journal).choices()  # without them, they would be measured again
     framework = plugins.adapter("framework", framework_name(config, objects.model))
     objects = replace(objects, model=copied_model(objects.model))  # itself it is trained if none is found
-    components = build(config, config.training.threads, objects, choices)
+    components, files = build(config, config.training.threads, objects, choices), dict[str, str]()
     if source is not None and source.exists():
         initialize(components, source)
+        files = file_hashes(source)
     determinism = framework.determinism(config)
     before = run.require_manifest()
     initial = weights_digest(components.learner, components.inputs.world)
-    return make_manifest(run, resolved, objects, components, determinism, initial, before)
+    weights = InitialWeights(initial=initial, files=files)
+    return make_manifest(run, resolved, objects, components, determinism, weights, before)

@@ -20,7 +20,7 @@ from trainwright.errors import CheckpointError
 from trainwright.process.global_random import seed_global_random
 from trainwright.records.commit import Commit
 from trainwright.records.decision import Decision, Decisions, journalled_decisions
-from trainwright.records.manifest import DeterminismRecord, Manifest
+from trainwright.records.manifest import DeterminismRecord, InitialWeights, Manifest
 from trainwright.redact import redacted
 from trainwright.require import import_paths, open_process
 from trainwright.runs.children.origin import Origin
@@ -43,7 +43,7 @@ from trainwright.runs.processes.state import state_records, weights_digest
 from trainwright.runs.recorded_inputs import check_alike, check_manifest, compare_inputs, record_inputs
 from trainwright.runs.request import Request
 from trainwright.runs.session import FollowerSession, Session
-from trainwright.runs.weights import initial_source, initialize, named_source
+from trainwright.runs.weights import file_hashes, initial_source, initialize, named_source
 from trainwright.runs.wiring import Components, build, run_checkpoints
 from trainwright.safe_files import read_regular
 from trainwright.storage.run_files import is_no_checkpoint
@@ -138,16 +138,20 @@ class Startup:
     ) -> Ready:
         """Initialize the model, record or compare the inputs, and restore the newest checkpoint."""
         source = self.files.source(self._world.from_main(lambda: self._first_weights(components, past)))
+        begun = None
         if source is not None and not past.has_lost(source):
-            initialize(components, source)
+            begun = initialize(components, source)
         is_in_place = components.framework.capabilities.trains_objects
         if is_in_place and self._request.objects.model is not None and self.origin.initial is None:
             keep_passed(self._run, components, self._world, is_new=past.manifest is None)
         initial = weights_digest(components.learner, self._world)
         gather_inputs(self._world)
-        self.manifest = self._world.from_main(
-            lambda: self._record_or_compare(past, components, determinism, source, initial)
-        )
+
+        def recorded() -> Manifest:
+            weights = InitialWeights(initial=initial, files=file_hashes(source), loaded=begun)
+            return self._record_or_compare(past, components, determinism, source, weights)
+
+        self.manifest = self._world.from_main(recorded)
         self.checkpoints = self._own_checkpoints()
         seed_global_random(components.config.experiment.seed)  # building may have drawn from them
         return self._restore_newest(past, components, decisions)
@@ -252,7 +256,7 @@ class Startup:
         components: Components,
         determinism: Determinism,
         source: Path | None,
-        initial: str,
+        initial: InitialWeights,
     ) -> Manifest:
         """Record the inputs of the run, or compare them with the recorded ones; return the manifest."""
         before, request = past.manifest, self._request

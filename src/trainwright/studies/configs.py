@@ -16,7 +16,7 @@ from trainwright.config.overrides import with_settings
 from trainwright.errors import TrainwrightError
 from trainwright.evaluation.metrics import LOSS, default_metrics, tasks_with, without_prefix
 from trainwright.records.listing import find_run, has_model
-from trainwright.records.whole_weights import ENDINGS
+from trainwright.records.whole_weights import is_weights
 from trainwright.redact import fingerprinted, redacted
 from trainwright.runs.catalog import Catalog
 from trainwright.runs.objects import require_data
@@ -64,12 +64,12 @@ class StudyConfig:
             if not objects:
                 require_data(base.resolved, config)
             base = base.with_overrides({"data.type": OBJECTS})
-        initial = base.resolved.config.model.init_from
-        if initial is not None and not initial.endswith(ENDINGS):
+        given = base.resolved.config.model.init_from
+        if given is not None and not is_weights(given.source):
             # Resolved once: `last` would name the run of the previous fold.
             # Redacted to `${env:NAME}`, as it is written to disk.
-            path = redacted(str(find_run(initial, runs_dir, fits=has_model).path))
-            base = base.with_overrides({"model.init_from": path})
+            path = redacted(str(find_run(given.source, runs_dir, fits=has_model).path))
+            base = base.with_overrides({"model.init_from.source": path})
         return base
 
     def with_overrides(self, more: Mapping[str, Any]) -> StudyConfig:

@@ -76,6 +76,7 @@ class TorchFramework(Framework):
         weights=True,
         workers=True,
         accumulators=True,
+        chooses_weights=True,
         trains_objects=True,
         distillation=dict.fromkeys(
             ("classification", "regression"), "trainwright.frameworks.torch.losses.distillation:Distillation"

@@ -33,7 +33,7 @@ from trainwright.frameworks.torch.models import find_model
 from trainwright.frameworks.torch.network import Network, translated
 from trainwright.frameworks.torch.optim import build as optim
 from trainwright.frameworks.torch.optim.ema import Average
-from trainwright.frameworks.torch.optim.freezing import Freezing, frozen_until
+from trainwright.frameworks.torch.optim.freezing import Freezing, frozen_until, statistics_until
 from trainwright.frameworks.torch.optim.groups import Group, parameter_groups
 from trainwright.frameworks.torch.optim.named import build_several, whole_of_several
 from trainwright.frameworks.torch.optim.update import Clipping, Update
@@ -53,12 +53,14 @@ from trainwright.frameworks.torch.process import device_model, device_of
 from trainwright.frameworks.torch.state import layout
 from trainwright.frameworks.torch.state.passed import PassedModule
 from trainwright.frameworks.torch.state.snapshot import named_buffer
+from trainwright.frameworks.torch.state.start import Live, check_adapters, converted, start_of
 from trainwright.frameworks.torch.state.structure import Structure
 from trainwright.frameworks.torch.state.training import TrainingState
 from trainwright.frameworks.torch.step import StepSettings, TorchStep
 from trainwright.order import INIT, stream_seed
 from trainwright.plugins import adapter
 from trainwright.process.global_random import seed_global_random
+from trainwright.records.initial_weights import LoadedWeights
 from trainwright.types import LoggedValues, NamedBuffer, StepResult, weights_of
 
 log = logging.getLogger("trainwright")
@@ -85,6 +87,7 @@ class TorchLearner(Learner):
         _refuse_single_sample(self._module, inputs)
         groups = parameter_groups(self._module, training)
         until = frozen_until(self._module, training.freeze)
+        statistics = statistics_until(self._module, training.freeze)
         self._strategy = _strategy_of(inputs, self._network)
         whole: Collection[str] = whole_of_several(training, self._module)
         self._choices: Mapping[str, str] = {}
@@ -111,7 +114,7 @@ class TorchLearner(Learner):
             elsewhere=() if self._pipeline is None else self._pipeline.elsewhere,
             **({"gather": inputs.world.gather} if inputs.world.mesh.pipeline > 1 else {}),
         )
-        self._freezing = Freezing(self._module, until) if until else None
+        self._freezing = Freezing(self._module, until, statistics) if until or statistics else None
         ranks = inputs.config.distributed.virtual.sizes.data
         self._world, self._ranks = inputs.world, ranks
         self._is_divisible = False  # into virtual ranks, as the first step has shown
@@ -310,6 +313,22 @@ class TorchLearner(Learner):
         self._state.load(folder, weights_only=weights_only)
         if self._freezing is not None:
             self._freezing.reset()
+
+    def begin(self, folder: Path) -> LoadedWeights:
+        """Take the initial weights of `model.init_from`; see `state.start`."""
+        options, params = self._inputs.config.model.init_from, self._inputs.model_params
+        assert options is not None, "there are initial weights"
+        converted(folder)
+        check_adapters(folder, params.get("lora"))
+        info = self._inputs.info
+        heads = None if self._network.task.generates_text else info.outputs
+        elsewhere = () if self._pipeline is None else self._pipeline.elsewhere
+        start = start_of(folder, Live.of(self._module, heads, elsewhere), options)
+        if start.is_whole:
+            self.restore(folder, weights_only=True)
+        else:
+            self._state.begin(folder, start.names)
+        return start.record
 
     def state(self, *, weights_only: bool = False) -> Iterator[NamedBuffer]:
         """Yield `weights.*`, then `optimizer.*` and `module.*`; see `snapshot`."""

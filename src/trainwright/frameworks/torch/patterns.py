@@ -30,11 +30,9 @@ def matching_parameters(model: nn.Module, patterns: str | Sequence[str], key: st
     names = {name: first[id(one)] for name, one in model.named_parameters(remove_duplicate=False)}
     matched: set[str] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        own = {
-            ours for name, ours in names.items() if any(fnmatchcase(one, pattern) for one in _levels(name))
-        }
+        own = {names[name] for name in matching(pattern, names)}
         if not own:
-            raise ModelError(f"{key}: {pattern!r} matches no parameter; {_nearest(pattern, names)}")
+            raise ModelError(f"{key}: {pattern!r} matches no parameter; {nearest(pattern, names)}")
         matched |= own
     return matched
 
@@ -50,9 +48,14 @@ def matching_modules(model: nn.Module, patterns: Sequence[str], key: str) -> lis
     for pattern in patterns:
         own = {name for name in names if fnmatchcase(name, pattern)}
         if not own:
-            raise ModelError(f"{key}: {pattern!r} matches no module; {_nearest(pattern, names)}")
+            raise ModelError(f"{key}: {pattern!r} matches no module; {nearest(pattern, names)}")
         matched |= own
     return [name for name in names if name in matched and not matched & {*_levels(name)[1:]}]
+
+
+def matching(pattern: str, names: Iterable[str]) -> set[str]:
+    """Return the dotted names that a pattern matches, or whose module it matches."""
+    return {name for name in names if any(fnmatchcase(one, pattern) for one in _levels(name))}
 
 
 def _levels(name: str) -> list[str]:
@@ -61,7 +64,7 @@ def _levels(name: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
-def _nearest(pattern: str, names: Iterable[str]) -> str:
+def nearest(pattern: str, names: Iterable[str]) -> str:
     """Return the names that are nearest to a pattern, for a message."""
     known = list(names)
     near = get_close_matches(pattern.strip("*?."), known, _LISTED, 0.0)

@@ -21,7 +21,7 @@ def refusal(key: str, config: RunConfig, framework: type[Framework]) -> str | No
     """
     if key in ("model.type", "model.framework"):
         return "the state of another model does not fit"
-    if key == "model.init_from":
+    if key.startswith("model.init_from"):
         return "the run begins with the state of its parent"
     if key.startswith("training.optimizer."):
         return _of_optimizer(key, config)

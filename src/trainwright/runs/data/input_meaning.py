@@ -13,15 +13,16 @@ _ENCODING = ("kind", "onehot", "native")
 _NAMED = 8  # values
 
 
-def other_meaning(before: DataDescription, now: DataBundle) -> str | None:
+def other_meaning(before: DataDescription, now: DataBundle, *, with_classes: bool = True) -> str | None:
     """Return why weights that were learned on other data do not fit these; None if they may.
 
     A feature of codes has the same name whatever its categories are, and a class has no name in the weights.
+    Classes are compared if `with_classes`.
     """
-    return next(_differences(before, now), None)
+    return next(_differences(before, now, with_classes=with_classes), None)
 
 
-def _differences(before: DataDescription, now: DataBundle) -> Iterator[str]:
+def _differences(before: DataDescription, now: DataBundle, *, with_classes: bool) -> Iterator[str]:
     plain = None if now.preparation is None else now.preparation.to_json()
     columns = [_columns(one) for one in (before.preparation, plain)]
     for name in columns[0].keys() & columns[1].keys():
@@ -32,7 +33,8 @@ def _differences(before: DataDescription, now: DataBundle) -> Iterator[str]:
             others = _others(first["categories"], second["categories"])
             yield f"the categories of column {name!r} differ{others}"
     info = now.info.to_json()
-    for key, said in (("feature_names", "features"), ("classes", "classes")):
+    names = [("feature_names", "features"), *([("classes", "classes")] if with_classes else [])]
+    for key, said in names:
         known, there = before.info.get(key) or [], info[key] or []
         if known and there and known != there:
             yield f"the {said} differ{_others(known, there)}"

@@ -15,7 +15,7 @@ from typing import Literal
 
 from trainwright.errors import CheckpointError, InputError, TrainwrightError
 from trainwright.records.run_dir import RunDir
-from trainwright.records.whole_weights import ENDINGS
+from trainwright.records.whole_weights import is_weights
 from trainwright.runs.objects import Objects
 from trainwright.runs.request import Request
 from trainwright.safe_files import TEMPORARY_SUFFIX, make_folders
@@ -132,7 +132,7 @@ class SharedFiles:
             return source
         if not self._sees and source.is_relative_to(self._runs):
             source = self._run.path.parent.parent / source.relative_to(self._runs)
-        mine, is_run = source, not source.name.endswith(ENDINGS)
+        mine, is_run = source, not is_weights(source)
         self._on_each_node(
             is_run and (self._world.is_main or not self._sees), lambda: download_all(RunDir(mine))
         )

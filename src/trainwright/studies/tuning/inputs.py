@@ -122,7 +122,7 @@ class TrialInputs:
                         repr(one.data),
                         form_for(one, model),
                         one.model.type,
-                        one.model.init_from,
+                        one.model.init_from and one.model.init_from.source,
                         one.experiment.seed,
                     )
                     for one in configs

@@ -222,14 +222,15 @@ def check_loaded(
         unexpected: The names of those that the model does not have.
 
     Raises:
-        ModelError: They have other shapes, or there are none of them.
+        ModelError: They have other shapes, but for a head of other labels, or there are none of them.
     """
-    if differing := sorted(map(str, mismatched)):
-        saved = source.config().get("id2label")
-        labels = f"; it was saved with {len(saved)} labels" if saved else ""
+    if mismatched and _are_head(mismatched, module.config.num_labels):
+        names = _some(sorted(str(name) for name, *_ in mismatched))
+        log.warning("model.path: %s was saved with other labels: a new head, %s", source.folder, names)
+    elif differing := sorted(map(str, mismatched)):
         raise ModelError(
             f"model.path: the weights in {source.folder} have other shapes: {', '.join(differing[:_LISTED])}"
-            f"{labels}; to begin with a new head, save model.base_model.save_pretrained(FOLDER) and name that"
+            "; leave out what model.config changes"
         )
     if len(missing) >= len(list(module.parameters())):
         raise ModelError(
@@ -242,6 +243,13 @@ def check_loaded(
     if unexpected:
         names = _some(sorted(unexpected))
         log.warning("model.path: of %s, the model does not use %s", source.folder, names)
+
+
+def _are_head(mismatched: Collection[tuple[Any, ...]], labels: int) -> bool:
+    """Return whether tensors of other shapes are all of one layer, whose outputs are the labels."""
+    return len({name.rpartition(".")[0] for name, *_ in mismatched}) == 1 and all(
+        tuple(own) == (labels, *saved[1:]) for _, saved, own in mismatched
+    )
 
 
 def _some(names: Sequence[str]) -> str:

@@ -80,6 +80,18 @@ def load_tensors(
     return tensors | {name: part.tensor() for name, part in parts.items()}
 
 
+def shapes_of(folder: Path, file: str) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each whole tensor of a file of the state by name; as `load_tensors` raises."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in files_of(folder, file):
+        with safe_open(path, "pt") as opened:
+            placed = _blocks_of(path, (opened.metadata() or {}).get(BLOCKS, "{}"))
+            for name in opened.keys():  # noqa: SIM118 - not a mapping
+                whole = placed[name].whole if name in placed else opened.get_slice(name).get_shape()
+                shapes[name] = tuple(whole)
+    return shapes
+
+
 class _Part(NamedTuple):
     """The part of a tensor that this process reads.
 

@@ -54,6 +54,7 @@ from trainwright.frameworks.torch.state.snapshot import (
     TorchSnapshot,
     owner_of,
 )
+from trainwright.frameworks.torch.state.start import GROWN
 from trainwright.frameworks.torch.state.structure import Changes, Structure, set_buffer
 from trainwright.frameworks.torch.state.unsaved import fingerprints
 
@@ -186,6 +187,23 @@ class TrainingState:
             )
             self._optimizer.load(saved, strides[_OPTIMIZER])
 
+    def begin(self, folder: Path, names: Mapping[str, str]) -> None:
+        """Take some tensors of a file of weights as initial ones; the others stay as they are.
+
+        Args:
+            folder: The folder of the file.
+            names: The name in the model of each tensor to take, by its name in the file.
+        """
+        live = dict(_named_tensors(self._model))
+        saved = load_tensors(
+            folder, WEIGHTS_FILE, lambda name: live.get(names[name]), skip=lambda name: name not in names
+        )
+        with writable([*self._model.parameters(), *self._model.buffers()]):
+            own = self._model.state_dict()
+            self._model.load_state_dict(own | {names[name]: one for name, one in saved.items()})
+        if self._average is not None:
+            self._average.begin()
+
     def _skip(self, file: str) -> Callable[[str], bool]:
         """Return a function that says whether a tensor of a file belongs to another process's stages."""
         return lambda name: owner_of(file, name) in self._elsewhere
@@ -254,10 +272,7 @@ class TrainingState:
         own = {name: tensor.shape for name, tensor in self._model.named_parameters()}
         if any(name not in weights or weights[name].shape != shape for name, shape in own.items()):
             return ""
-        return (
-            "; all parameters fit, but some buffers do not, which may change shape in training: "
-            "leave these out of the file, or register them with persistent=False"
-        )
+        return GROWN
 
     def _load_buffers(self, module: Tensors, strides: Strides) -> None:
         """Restore the buffers that are not persistent; their shapes may have changed, or they may be new."""
