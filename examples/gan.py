@@ -1,4 +1,4 @@
-"""A GAN: a training step that updates two networks in turns. Killed at any moment, it resumes to the same bits."""
+"""A GAN: a training step that updates two networks in turns; killed, it resumes to the same bits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Gan(nn.Module):
         return loss
 
     def validation_step(self, batch: dict[str, Tensor], step: Any) -> dict[str, Tensor]:  # noqa: ARG002
-        """Return how surely digits that it has not seen are taken for real, and how varied the drawn ones are."""
+        """Return how real unseen digits seem, as a loss, and how varied the drawn ones are."""
         drawn = self(torch.randn(100, self.noise))
         judged = softplus(-self.discriminator(batch["features"])).mean()
         return {"loss": judged, "spread": drawn.std(0).mean()}

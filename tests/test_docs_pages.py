@@ -166,6 +166,7 @@ def test_objects_train(code: str, tmp_path: Path) -> None:
         ("own_code.md", "my_losses", "my_losses:Poly"),
         ("own_loop.md", "losses_of_mine", "losses_of_mine:Net"),
         ("own_loop.md", "gan", "gan:Gan"),
+        ("targets.md", "nets", "nets:Autoencoder"),
     ],
 )
 def test_the_readers_own_code_trains(page: str, module: str, config: str, tmp_path: Path) -> None:

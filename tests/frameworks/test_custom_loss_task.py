@@ -1,5 +1,6 @@
 """Models without a target, or with one of any form: the loss is the user's own, or the model's."""
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from PIL import Image
 from tests.small_runs import SMALL, assert_same, whole_and_resumed
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import trainwright
 from trainwright.config.schema import DataConfig
@@ -305,3 +306,24 @@ def test_the_rows_of_a_file_of_arrays_without_a_target(tmp_path: Path) -> None:
     config = own(data={"path": str(tmp_path / "rows.npz"), "target": None}, model=f"{__name__}:Vae")
     run = trainwright.train(config, runs_dir=tmp_path)
     assert set(run.metrics) == {"val_loss", "test_loss"}
+
+
+def test_the_example_of_a_vae_runs_in_a_small_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    vae = importlib.import_module("vae")
+    monkeypatch.setitem(vae.CONFIG["training"], "epochs", 2)
+    vae.main()
+    assert "nats; the rebuilt pixels differ by 0." in capsys.readouterr().out
+
+
+def test_data_that_can_only_be_iterated_are_refused() -> None:
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            yield from ROWS
+
+    for data in (Stream(), {"train": Stream()}, DataLoader(Stream())):
+        with pytest.raises(DataError, match="can only be iterated"):
+            from_objects(data, DataConfig(target=None))

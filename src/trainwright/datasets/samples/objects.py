@@ -240,6 +240,12 @@ def _instead(data: Any) -> str:
         return "; give the arrays or the data frame that it was made of, as (X, y)"
     if isinstance(data, Iterator):
         return "; an iterator can be read only once: give a list, or a map-style data set"
+    if hasattr(data, "__iter__") and not hasattr(data, "__len__"):
+        return (
+            "; it can only be iterated, and an exact resume reads samples by their positions: give a "
+            "map-style data set, files of samples (data.type: webdataset or tfrecord; Parquet with "
+            "streaming: true), or the list of a short stream"
+        )
     return ""
 
 
@@ -378,7 +384,7 @@ def _form(part: Any, name: SplitName) -> Form:
     raise DataError(
         f"the {name} split is {type(part).__name__}; give a pair of arrays (X, y), a mapping of named arrays "
         "with the target, a data frame, or a dataset with __len__ and __getitem__ that returns (features, "
-        "target)"
+        f"target){_instead(part)}"
     )
 
 
