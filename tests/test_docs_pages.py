@@ -164,6 +164,8 @@ def test_objects_train(code: str, tmp_path: Path) -> None:
         ("models.md", "my_models", "my_models:Wide"),
         ("own_code.md", "my_data", "my_data:rings"),
         ("own_code.md", "my_losses", "my_losses:Poly"),
+        ("own_loop.md", "losses_of_mine", "losses_of_mine:Net"),
+        ("own_loop.md", "gan", "gan:Gan"),
         ("targets.md", "nets", "nets:Autoencoder"),
     ],
 )

@@ -233,6 +233,7 @@ class DataInfo:
         image_shape: The shape of the images that flat rows of features hold, if the data are known to.
         target_shape: The shape of one sample's target where that is a mask: (height, width).
         vocab_size: The number of different tokens of `input_ids`, if they are not the outputs; 0: not known.
+        counts_bytes: Of language modeling, whether it is known how many bytes of text tokens stand for.
         positive: The index of the positive one of two classes, which metrics and tables single out; None:
             nothing was said of it. A model depends on it in nothing.
         positive_reason: Why it is that one; empty if the config names it.
@@ -253,6 +254,7 @@ class DataInfo:
     image_shape: tuple[int, ...] = ()
     target_shape: tuple[int, ...] = ()
     vocab_size: int = 0
+    counts_bytes: bool = True
     positive: int | None = None
     positive_reason: str = ""
 
@@ -284,6 +286,7 @@ class DataInfo:
             **({"image_shape": list(self.image_shape)} if self.image_shape else {}),
             **({"target_shape": list(self.target_shape)} if self.target_shape else {}),
             **({"vocab_size": self.vocab_size} if self.vocab_size else {}),
+            **({} if self.counts_bytes else {"counts_bytes": False}),
             **({} if self.positive is None else {"positive": self.positive}),
             **({"positive_reason": self.positive_reason} if self.positive_reason else {}),
         }

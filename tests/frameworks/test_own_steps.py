@@ -364,3 +364,186 @@ def test_what_cannot_be_configured_is_refused(
     settings = {"training.learning_rate": 1e-3, **overrides}
     with pytest.raises(ModelError, match=message):
         trainwright.train(config, settings, model=Configures(form), runs_dir=tmp_path)
+
+
+LIGHTNING = """
+import pytorch_lightning
+import torch
+from torch import nn
+from torch.nn import functional
+
+
+class Classes(pytorch_lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 3))
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = functional.cross_entropy(self(x), y)
+        self.log("train_loss", loss, prog_bar=True)
+        self.log_dict({"place": float(100 * self.current_epoch + batch_idx), "step": float(self.global_step)})
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        self.log("val_loss", 2 * functional.cross_entropy(self(x), y))
+        self.log("val_share", (y == 0).float().mean())
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=3e-3)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)]
+
+    def on_train_epoch_end(self):
+        raise AssertionError
+
+
+class Gan(pytorch_lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.generator = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.discriminator = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def forward(self, x):
+        return self.discriminator(x)
+
+    def training_step(self, batch, batch_idx):
+        (x, y), (g, d) = batch, self.optimizers()
+        fake = self.generator(torch.randn(len(x), 2))
+        self.toggle_optimizer(g)
+        loss = functional.softplus(-self(fake).logsumexp(1)).mean()
+        self.log("g_loss", loss)
+        self.manual_backward(loss)
+        g.step()
+        g.zero_grad()
+        self.untoggle_optimizer(g)
+        d.zero_grad()
+        self.manual_backward(functional.cross_entropy(self(x), y))
+        self.manual_backward(functional.softplus(self(fake.detach()).logsumexp(1)).mean())
+        d.step()
+
+    def configure_optimizers(self):
+        g = torch.optim.Adam(self.generator.parameters(), lr=2e-3, betas=(0.5, 0.999))
+        return g, torch.optim.SGD(self.discriminator.parameters(), lr=0.05)
+
+
+class Accumulating(Gan):
+    def training_step(self, batch, batch_idx):
+        _, d = self.optimizers()
+        self.manual_backward(functional.cross_entropy(self(batch[0]), batch[1]))
+        if batch_idx % 2:
+            d.step()
+            d.zero_grad()
+
+
+class OwnStep(Classes):
+    def optimizer_step(self, *arguments, **options):
+        pass
+
+
+class Plain(nn.Module):
+    "The same GAN, by our step."
+
+    def __init__(self):
+        super().__init__()
+        self.generator = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.discriminator = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def forward(self, x):
+        return self.discriminator(x)
+
+    def training_step(self, batch, step):
+        fake = self.generator(torch.randn(len(batch["features"]), 2))
+        step.backward(functional.softplus(-self(fake).logsumexp(1)).mean())
+        step.update("0")
+        step.backward(functional.cross_entropy(self(batch["features"]), batch["target"]))
+        step.backward(functional.softplus(self(fake.detach()).logsumexp(1)).mean())
+        step.update("1")
+
+    configure_optimizers = Gan.configure_optimizers
+"""
+
+
+@pytest.fixture
+def lightning(own_modules: None) -> Iterator[None]:
+    """A module `lightning_of_mine` in the working directory."""
+    pytest.importorskip("pytorch_lightning")
+    Path("lightning_of_mine.py").write_text(textwrap.dedent(LIGHTNING))
+    yield
+    sys.modules.pop("lightning_of_mine", None)
+
+
+def of_lightning(name: str) -> dict[str, Any]:
+    return {"model": {"type": f"lightning_of_mine:{name}", "params": {}}, "training.learning_rate": 1e-3}
+
+
+@pytest.mark.services
+@pytest.mark.usefixtures("lightning")
+def test_a_lightning_module_trains_as_it_stands(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run, resumed = whole_and_resumed(tmp_path, of_lightning("Classes"))
+    assert_same(resumed, run)
+    assert "the model's on_train_epoch_end: not called here" in caplog.text
+    assert [(one["place"], one["step"], one["learning_rate"]) for one in logged(run)] == [
+        (100 * (step // 8) + step % 8, step, 3e-3 * 0.5 ** (step // 16)) for step in range(30)
+    ]
+    final = run.result["metrics"]
+    assert final["val_share"] == pytest.approx(1 / 3)
+    assert trainwright.evaluate(run)["test_loss"] == final["test_loss"]
+    assert trainwright.reproduce(run).verdict == "identical"
+
+
+@pytest.mark.services
+@pytest.mark.usefixtures("lightning")
+def test_a_lightning_module_with_manual_optimization_is_one_of_ours(tmp_path: Path) -> None:
+    cut = {"training.microbatch_size": 3, "distributed.virtual.data": 2}
+    run, resumed = whole_and_resumed(tmp_path, of_lightning("Gan") | cut)
+    assert_same(resumed, run)
+    plain = trainwright.train(SMALL, of_lightning("Plain") | cut, runs_dir=tmp_path)
+    assert plain.digest == run.digest
+    assert "g_loss" in logged(run)[0]
+
+
+@pytest.mark.services
+@pytest.mark.usefixtures("lightning")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Accumulating", "optimizer 1 has gradients of an earlier step"),
+        ("OwnStep", "the model's optimizer_step is for Lightning's trainer"),
+    ],
+)
+def test_what_lightning_alone_can_do_is_refused(name: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(TrainwrightError, match=message):
+        trainwright.train(SMALL, of_lightning(name), runs_dir=tmp_path)
+
+
+class WithoutTarget(nn.Module):
+    """An autoencoder that is trained, evaluated and asked by steps of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 4))
+
+    def training_step(self, batch: Mapping[str, Tensor]) -> Tensor:
+        return functional.mse_loss(self.net(batch["features"]), batch["features"])
+
+    def validation_step(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {"loss": self.training_step(batch), "size": batch["features"].mean()}
+
+    def predict_step(self, batch: Mapping[str, Tensor]) -> Tensor:
+        return batch["features"].sum(1)
+
+
+def test_a_model_without_a_target_needs_no_forward(tmp_path: Path) -> None:
+    config = {key: value for key, value in SMALL.items() if key != "model"}
+    settings = {"data.target": None, "data.exclude": ["target"]}
+    run = trainwright.train(config, settings, model=WithoutTarget(), runs_dir=tmp_path)
+    assert {*run.result["metrics"]} == {"val_loss", "val_size", "test_loss", "test_size"}
+    rows = [[1.0, 2.0, 3.0, 4.0], [0.5, 0.5, 0.5, 0.5]]
+    predicted = trainwright.load(run, model=WithoutTarget()).predict(rows)
+    assert len(predicted) == 2
+    assert list(predicted) == ["prediction"]

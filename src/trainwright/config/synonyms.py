@@ -385,7 +385,8 @@ OTHER_FILES = {
     ".pkl": _CONVERT.format("read_pickle"),
     ".pickle": _CONVERT.format("read_pickle"),
     ".h5": _CONVERT.format("read_hdf"),
-    ".bin": "of text, give a .txt file; tokens of a text (nanoGPT's train.bin) are not read",
+    ".bin": "of tokens (nanoGPT's train.bin), give data: {type: text, train_path: train.bin, val_path: "
+    "val.bin, dtype: uint16}; of text, give a .txt file",
     ".npy": _ARRAYS.format("") + "; or give the folder of X.npy and y.npy, with data.type: npy",
     ".mat": _ARRAYS.format(" of scipy.io.loadmat(FILE)"),
     ".joblib": _ARRAYS.format(" of joblib.load(FILE)"),

@@ -123,7 +123,7 @@ def wanted_metrics(config: RunConfig, info: DataInfo) -> list[str]:
     Metrics of the user's own are import paths.
     """
     listed = config.evaluation.metrics
-    usual = list(default_metrics(info.task))
+    usual = list(task_for(info).metrics_by_default)
     if (quantile := quantile_of(config)) is not None:
         usual = [pinball_at(quantile), "mae"]
     chosen = usual if listed is None else list(listed)

@@ -207,6 +207,11 @@ class Task(ABC):
     def __init__(self, info: DataInfo) -> None:
         self.info = info
 
+    @property
+    def metrics_by_default(self) -> Sequence[str]:
+        """Those of the default metrics that these data have."""
+        return self.default_metrics
+
     # -- targets
 
     wants: ClassVar[str] = "numbers"  # what the targets must be, for messages

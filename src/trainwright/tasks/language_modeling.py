@@ -40,7 +40,7 @@ def _added(column: int, unit: int, scale: float = 1.0) -> Callable[[Scores], Flo
 
     def added(scores: Scores) -> Floats:
         count = scores.outputs[:, unit if unit < scores.outputs.shape[1] else _TOKENS].mean()
-        values: Floats = scores.outputs[:, column] * (scale / count)
+        values: Floats = scores.outputs[:, column] * (scale / count if count else float("nan"))
         return values
 
     return added
@@ -143,6 +143,11 @@ class LanguageModelingTask(Task):
         """
         raise DataError(f"{where} is a column, but the task is {cls.name}, which needs {cls.wants}")
 
+    @property
+    def metrics_by_default(self) -> Sequence[str]:
+        """Without the bytes of tokens, the perplexity instead of the bits of a byte."""
+        return self.default_metrics if self.info.counts_bytes else ("perplexity", "token_accuracy")
+
     def blank_targets(self, rows: int) -> Array:
         """Return (rows, length) int64 zeros."""
         return np.zeros((rows, *self.info.inputs[INPUT_IDS].shape), np.int64)
@@ -210,6 +215,7 @@ class LanguageModelingTask(Task):
         """Return the sums of each row, the loss in `nats` first, and `bits_per_byte` and `token_accuracy`."""
         tokens = np.maximum(outputs[:, _TOKENS], 1)
         text_bytes = tokens if outputs.shape[1] <= _BYTES else np.maximum(outputs[:, _BYTES], 1)
+        text_bytes = text_bytes if self.info.counts_bytes else np.full(len(tokens), np.nan)
         return {
             "nats": outputs[:, _NATS],
             **{name: outputs[:, i].astype(np.int64) for i, name in enumerate(self.sums) if i != _NATS},

@@ -1,9 +1,9 @@
 """Plain text for language modeling: bytes, or the tokens of a vocabulary.
 
 `data.path` is a file, a folder or a pattern of files, which are read one after the other, in the order of
-their names; or tables with a column of texts. The text is cut once into training, validation and test text,
-in this order, and each part into windows of `length` tokens. The labels of a sample are its tokens shifted by
-one position: the token that follows each.
+their names; or tables with a column of texts; or a file of tokens that others have made. The text is cut once
+into training, validation and test text, in this order, and each part into windows of `length` tokens. The
+labels of a sample are its tokens shifted by one position: the token that follows each.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from trainwright.datasets.samples.files import paths_by_split
 from trainwright.datasets.tables.splitting import fractions
 from trainwright.datasets.tables.tabular import provided_splits
 from trainwright.datasets.text.documents import Documents
+from trainwright.datasets.text.token_files import MOST_TOKENS, TokenType, tokens_in, vocabulary
 from trainwright.datasets.text.tokens import Cuts, Source, SplitTokens, encoded, tokens_of
 from trainwright.datasets.text.windows import Windows
 from trainwright.datasets.texts import tokenizers
-from trainwright.datasets.texts.tokenizers import ByteTokenizer, Choice, Tokenizer
+from trainwright.datasets.texts.tokenizers import ByteTokenizer, Choice, Tokenizer, TokensAlone
 from trainwright.errors import DataError
 from trainwright.process.alarms import announced
-from trainwright.types import INPUT_IDS, LABELS, SPLITS, ArraySpec, DataInfo, SplitName
+from trainwright.types import INPUT_IDS, LABELS, SPLITS, Array, ArraySpec, DataInfo, SplitName
 
 __all__ = ["TextDataset", "TextParams", "Windows"]
 _TASK = "language_modeling"
@@ -46,8 +47,17 @@ class TextParams(Section):
         "bytes",
         description="bytes; bpe, which is trained on the training text; or the path of a tokenizer.json",
     )
+    dtype: TokenType | None = Field(
+        None,
+        description="the files hold tokens of this dtype, such as uint16, and no text: nanoGPT's train.bin "
+        "and val.bin; tokenizer is then the tokenizer.json that made them, if there is one",
+    )
     vocab_size: int | None = Field(
-        None, gt=256, le=1 << 24, description="bpe: the number of tokens; default: 8192"
+        None,
+        gt=1,
+        le=MOST_TOKENS,
+        description="bpe: the number of tokens; default: 8192; with dtype: how many there are; "
+        "default: those of the tokenizer, or up to the highest",
     )
     end_of_text: bool | str | None = Field(
         None,
@@ -71,6 +81,8 @@ class TextDataset:
         """Load the data; see `Dataset.load`."""
         config, params, length = self._config, self._params, self._params.length
         _refuse_settings(config)
+        if params.dtype is not None:
+            return self._of_tokens(params.dtype)
         choice = tokenizers.chosen(params.tokenizer, params.vocab_size, params.end_of_text)
         documents = {
             name: Documents(path, params.pattern, params.column)
@@ -98,9 +110,71 @@ class TextDataset:
             tokenizer=None if plain else tokenizer.to_json(),
         )
 
+    def _of_tokens(self, dtype: TokenType) -> DataBundle:
+        """Load tokens that others have made."""
+        config, params = self._config, self._params
+        for key in ("column", "end_of_text"):
+            if getattr(params, key) is not None:
+                raise DataError(
+                    f"data.{key} is for texts, and these files hold tokens (data.dtype): leave it out"
+                )
+        if params.tokenizer == tokenizers.BPE:
+            raise DataError(
+                "data.tokenizer: bpe is trained on texts, and these files hold tokens (data.dtype): give the "
+                "tokenizer.json that made them, or leave it out"
+            )
+        given = None
+        if params.tokenizer != tokenizers.BYTES:
+            given = tokenizers.chosen(params.tokenizer, None, end_of_text=False).made()
+        files = {name: tokens_in(path, dtype) for name, path in paths_by_split(config).items()}
+        cuts = _cuts({name: len(tokens) for name, tokens in files.items()}, config)
+        parts = {
+            split: tokens[start:stop]
+            for name, tokens in files.items()
+            for split, (start, stop) in cuts[name].items()
+        }
+        with announced("reading the tokens"):
+            count = vocabulary(parts, given, params.vocab_size)
+        made = TokensAlone(count) if given is None else given
+        for name, tokens in parts.items():
+            self._check_length(name, len(tokens), made)
+        lengths = made.token_bytes()
+        return DataBundle(
+            info=DataInfo(
+                _TASK,
+                {INPUT_IDS: ArraySpec((params.length,), "int64")},
+                count,
+                target=LABELS,
+                counts_bytes=lengths is not None and bool(lengths.any()),
+            ),
+            splits={
+                name: self._windows(parts[name], made, every_byte=name != "train")
+                for name in SPLITS
+                if name in parts
+            },
+            tokenizer=made.to_json(),
+        )
+
+    def _windows(self, tokens: Array, tokenizer: Tokenizer, *, every_byte: bool) -> Windows:
+        """Return windows of tokens that others have made."""
+        lengths = tokenizer.token_bytes()
+        known = np.zeros(tokenizer.vocab_size, np.int64) if lengths is None else lengths
+        return Windows(
+            tokens,
+            self._params.length,
+            every_byte=every_byte,
+            token_bytes=known,
+            tokenizer=tokenizers.fingerprint(tokenizer),
+        )
+
     def samples(self, path: str, tokenizer: Mapping[str, Any] | None) -> Windows:
         """Return another text in windows, in which each token but the first is predicted once."""
         params, made = self._params, tokenizers.from_json(tokenizer)
+        if params.dtype is not None:
+            tokens = tokens_in(path, params.dtype)
+            vocabulary({"test": tokens}, made, None)
+            self._check_length("test", len(tokens), made)
+            return self._windows(tokens, made, every_byte=True)
         one = encoded(Documents(path, params.pattern, params.column), made)
         unit = "bytes" if isinstance(made, ByteTokenizer) else "tokens"
         if not len(one.tokens):

@@ -128,9 +128,8 @@ def _refuse_tokens(path: str, start: bytes) -> None:
     tokens = np.frombuffer(start[: len(start) // 2 * 2], "<u2")
     raise DataError(
         f"{path} holds numbers, not text: perhaps tokens in uint16, as nanoGPT's prepare.py writes them (the "
-        f"largest of the first {len(tokens):,} would be {tokens.max(initial=0)}); give the text that they "
-        "were made of, and data.params.tokenizer: bpe, or the path of a tokenizer.json. To train on the "
-        "bytes themselves, give the file another ending than .bin"
+        f"largest of the first {len(tokens):,} would be {tokens.max(initial=0)}): give data.dtype: uint16. "
+        "To train on the bytes themselves, give the file another ending than .bin"
     )
 
 

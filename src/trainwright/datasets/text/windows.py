@@ -20,6 +20,7 @@ class Windows:
         every_byte: Whether every token but the first is predicted exactly once. The last window then overlaps
             the one before it, and has no labels there. Otherwise, tokens that fill no window are left out.
         text_bytes: (tokens,) uint16, the bytes that each token stands for; None: each is one byte.
+        token_bytes: The same by token, (vocabulary,), where that depends on nothing else; 0: it is not known.
         tokenizer: The SHA-256 of the tokenizer, if tokens are not the bytes themselves.
     """
 
@@ -30,11 +31,13 @@ class Windows:
         *,
         every_byte: bool,
         text_bytes: NDArray[np.uint16] | None = None,
+        token_bytes: NDArray[np.int64] | None = None,
         tokenizer: str | None = None,
     ) -> None:
         self._text = np.ascontiguousarray(text)
         self._length = length
         self._text_bytes = text_bytes
+        self._token_bytes = token_bytes
         self._tokenizer = tokenizer
         self._rows = (len(text) - 1) // length
         # Tokens that only the last window predicts.
@@ -58,6 +61,10 @@ class Windows:
         if self._rest:
             labels[is_last, : self._length - self._rest] = NO_LABEL
         batch = {INPUT_IDS: windows[:, :-1].copy(), LABELS: labels}
+        if self._token_bytes is not None:
+            counted = labels != NO_LABEL
+            lengths = self._token_bytes[np.where(counted, labels, 0)] * counted
+            return batch | {TEXT_BYTES: lengths.sum(axis=1)}
         if self._text_bytes is None:
             return batch
         counts = self._text_bytes[positions[:, 1:]] * (labels != NO_LABEL)  # (rows, length)

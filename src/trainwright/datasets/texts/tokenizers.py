@@ -18,7 +18,7 @@ from trainwright.errors import DataError
 from trainwright.require import require
 from trainwright.types import Ids
 
-BYTES, BPE = "bytes", "bpe"
+BYTES, BPE, TOKENS = "bytes", "bpe", "tokens"
 END_OF_TEXT = "<|endoftext|>"
 DEFAULT_VOCABULARY = 8192
 PADDING = "<|padding|>"
@@ -274,10 +274,61 @@ class LibraryTokenizer:
         return {"kind": "tokenizers", "end_of_text": self._name, "tokenizer": json.loads(self._content)}
 
 
+class TokensAlone:
+    """The tokens that others have made, of which nothing is known but their number.
+
+    Args:
+        vocab_size: How many there are.
+    """
+
+    end_of_text: int | None = None
+    padding = 0
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def encode(self, texts: Sequence[bytes]) -> Iterator[Encoded]:  # noqa: ARG002 - none is known
+        """Refuse texts.
+
+        Raises:
+            DataError: Always.
+        """
+        raise _unknown()
+
+    def samples(self, texts: Sequence[str], max_length: int) -> Iterator[Ids]:  # noqa: ARG002 - none is known
+        """Refuse texts, as `encode` does."""
+        raise _unknown()
+
+    def words(self, rows: Sequence[Sequence[str]], max_length: int) -> Iterator[WordTokens]:  # noqa: ARG002 - none is known
+        """Refuse texts, as `encode` does."""
+        raise _unknown()
+
+    def decode(self, ids: Ids) -> str:  # noqa: ARG002 - none is known
+        """Refuse to make a text, as `encode` does."""
+        raise _unknown()
+
+    def token_bytes(self) -> NDArray[np.int64]:
+        """Return 0 for each token: it is not known."""
+        return np.zeros(self.vocab_size, np.int64)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the kind, and the number of tokens."""
+        return {"kind": TOKENS, "vocab_size": self.vocab_size}
+
+
+def _unknown() -> DataError:
+    return DataError(
+        "the data were tokens, and no tokenizer says which texts they stand for: give data.tokenizer, the "
+        "tokenizer.json that made them"
+    )
+
+
 def from_json(data: Mapping[str, Any] | None) -> Tokenizer:
     """Restore the tokenizer that `to_json` was called on; None stands for bytes."""
     if data is None or data["kind"] == BYTES:
         return ByteTokenizer(end_of_text=bool(data and data["end_of_text"]))
+    if data["kind"] == TOKENS:
+        return TokensAlone(data["vocab_size"])
     return LibraryTokenizer(json.dumps(data["tokenizer"]), data["end_of_text"])
 
 
@@ -372,6 +423,10 @@ def chosen(kind: str, vocab_size: int | None, end_of_text: bool | str | None) ->
         raise DataError(
             f"data.params.tokenizer: {kind!r} given; allowed: bytes, bpe (trained on the training text), or "
             "the path of a tokenizer.json"
+        )
+    if vocab_size is not None and vocab_size <= _VALUES:
+        raise DataError(
+            f"data.params.vocab_size: {vocab_size} given; each byte is a token, so give 257 or more"
         )
     if vocab_size is not None and kind != BPE:
         raise DataError(

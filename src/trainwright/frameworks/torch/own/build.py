@@ -52,9 +52,13 @@ def own_training(module: nn.Module, inputs: LearnerInputs) -> OwnTraining | None
             "training.activation_checkpointing": bool(training.activation_checkpointing),
             "distributed.virtual.data above 1 with batch normalization": is_cut,
         }
-        has_rows = bool(len(inputs.splits.get("val", ())))
         is_open = task_for(inputs.info).is_open and not is_given(module, "validation_step")
-        refused["validation rows without a validation_step that returns a loss"] = has_rows and is_open
+        if is_open and len(inputs.splits.get("val", ())):
+            raise ModelError(
+                f"the model's {STEP} makes its updates itself, so that its loss judges nothing: write a "
+                "validation_step(batch, step) that returns a loss; or train without validation rows, "
+                "data.split.val: 0"
+            )
         few = [size for size in inputs.order.batch_sizes if size < virtual.data]
         refused[f"a last batch of {min(few, default=0)} rows for {virtual.data} virtual ranks"] = bool(few)
     for what, is_asked in refused.items():
