@@ -22,7 +22,7 @@ Thing = TypeVar("Thing")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 LINES_OF_FILE, LINES_OF_FUNCTION, MEDIAN_OF_FUNCTIONS, REQUIRED_FIELDS = 500, 60, 10, 6
-LINES_OF_ALL = 104_000
+LINES_OF_ALL = 107_000
 DRAWERS = {"util", "utils", "common", "helper", "helpers", "misc"}
 
 

@@ -99,8 +99,8 @@ class TorchLearner(Learner):
         whole = self._configured.whole if self._configured else whole
         self._strategy.prepare(self._module, whole)
         optimizer = self._build_optimizer(training, groups, whole)
-        ema, is_exact = training.ema, self._strategy.is_exact
-        average = Average(self._module, ema, is_divided=is_exact) if ema else None
+        is_exact = self._strategy.is_exact
+        average = Average(self._module, training.ema, is_divided=is_exact) if training.ema else None
         self.weights = "ema" if average else "trained"
         self._state = TrainingState(
             self._module,
@@ -115,8 +115,7 @@ class TorchLearner(Learner):
             **({"gather": inputs.world.gather} if inputs.world.mesh.pipeline > 1 else {}),
         )
         self._freezing = Freezing(self._module, until, statistics) if until or statistics else None
-        ranks = inputs.config.distributed.virtual.sizes.data
-        self._world, self._ranks = inputs.world, ranks
+        self._world, self._ranks = inputs.world, inputs.config.distributed.virtual.sizes.data
         self._is_divisible = False  # into virtual ranks, as the first step has shown
         self._has_trained = False  # a step, after which the memory of the first saves is reserved
         self._update = Update(
