@@ -100,7 +100,7 @@ def _pair(batch: Tensors) -> Any:
 
 
 class LightningTrainer:
-    """What a LightningModule finds of its trainer.
+    """The trainer as a LightningModule finds it.
 
     The attributes are the module's own only while a step runs.
 

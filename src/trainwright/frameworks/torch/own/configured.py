@@ -63,7 +63,7 @@ class Rates:
 
 
 class Configured(NamedTuple):
-    """What a module trains with, and what updates each of its optimizers is called."""
+    """The optimizers that a module has configured itself, as one, and their learning rates."""
 
     optimizer: torch.optim.Optimizer
     rates: Rates

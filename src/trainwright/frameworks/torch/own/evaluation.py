@@ -49,7 +49,7 @@ class OwnEvaluation:
 
     @property
     def judges(self) -> bool:
-        """Whether the loss is that of a step."""
+        """True if the loss is that of a step."""
         return self._judged is not None
 
     def predicted(self, batch: Tensors) -> Any:

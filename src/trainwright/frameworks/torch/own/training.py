@@ -71,7 +71,7 @@ class OwnTraining:
 
     @property
     def lightning(self) -> LightningTrainer | None:
-        """What a LightningModule finds of its trainer."""
+        """The trainer as a LightningModule finds it."""
         return self._call.lightning
 
     def attached(self) -> AbstractContextManager[None]:
