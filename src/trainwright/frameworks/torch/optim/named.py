@@ -26,7 +26,8 @@ def owners(model: nn.Module, training: TrainingConfig) -> dict[str, str]:
     """
     owner: dict[str, str] = {}
     for optimizer, config in training.optimizers.items():
-        for name in matching_parameters(model, config.match, f"training.optimizers.{optimizer}.match"):
+        matched = matching_parameters(model, config.match, f"training.optimizers.{optimizer}.match")
+        for name in (name for name, _ in model.named_parameters() if name in matched):
             if name in owner:
                 raise ModelError(
                     f"training.optimizers: {owner[name]} and {optimizer} both match the parameter {name}; "

@@ -100,7 +100,7 @@ def _pair(batch: Tensors) -> Any:
 
 
 class LightningTrainer:
-    """The trainer, as far as a LightningModule asks for it.
+    """The trainer as a LightningModule finds it.
 
     The attributes are the module's own only while a step runs.
 

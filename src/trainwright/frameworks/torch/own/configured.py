@@ -63,7 +63,7 @@ class Rates:
 
 
 class Configured(NamedTuple):
-    """The optimizers that a module trains with, and the names of their updates."""
+    """The optimizers that a module has configured itself, as one, and their learning rates."""
 
     optimizer: torch.optim.Optimizer
     rates: Rates

@@ -71,7 +71,7 @@ class OwnTraining:
 
     @property
     def lightning(self) -> LightningTrainer | None:
-        """The trainer, as far as a LightningModule asks for it."""
+        """The trainer as a LightningModule finds it."""
         return self._call.lightning
 
     def attached(self) -> AbstractContextManager[None]:
