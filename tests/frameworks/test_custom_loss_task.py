@@ -308,6 +308,27 @@ def test_the_rows_of_a_file_of_arrays_without_a_target(tmp_path: Path) -> None:
     assert set(run.metrics) == {"val_loss", "test_loss"}
 
 
+class Shifted:
+    """A feature step that is fitted without a target."""
+
+    def fit(self, rows: Any, target: Any = None) -> None:
+        assert target is None
+        self.least = float(rows.min(axis=None))
+
+    def transform(self, rows: Any) -> Any:
+        return rows - self.least
+
+
+def test_columns_of_ones_own_are_fitted_without_a_target(tmp_path: Path) -> None:
+    frame = pd.DataFrame(ROWS, columns=[f"x{i}" for i in range(6)])
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    data = {"path": str(tmp_path / "rows.csv"), "target": None, "features_from": f"{__name__}:Shifted"}
+    run = trainwright.train(own(data=data, model=f"{__name__}:Vae"), runs_dir=tmp_path)
+    assert set(run.metrics) == {"val_loss", "test_loss"}
+    assert len(trainwright.load(run).predict(frame.head(3))) == 3
+    assert set(trainwright.load(run).evaluate("test", frame).metrics) == {"test_loss"}
+
+
 def test_the_example_of_a_vae_runs_in_a_small_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

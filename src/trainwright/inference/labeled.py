@@ -59,13 +59,13 @@ def labeled(given: Any, rows: InputRows) -> Split:
 def _labeled_rows(given: Any, rows: InputRows, preparation: AnyPreparation) -> Split:
     data, weights = rows.data, _weights(given, rows)
     given = rows.derived(given)
+    if not rows.info.target:
+        return Arrays(rows.prepared(given))
     if data is not None and data.missing_target == "drop":
         given = preparation.with_targets(given)
         if weights and given.numbers is not None:
             weights = {WEIGHT: weights[WEIGHT][given.numbers]}
     targets = preparation.targets(given)
-    if not rows.info.target:
-        return Arrays(rows.prepared(given))
     if targets is None:
         raise InputError(f"the rows have no column {rows.info.target!r}: evaluation needs the target")
     if (transform := transform_of(rows.info)) is not None:

@@ -154,7 +154,7 @@ def _data(run: RunFiles) -> Iterator[str]:
     yield from ("", "## Data", "")
     if source := source_of(run.settings):
         yield f"- source: {plain(source)}"
-    yield f"- target: {plain(data.target)} ({plain(data.task)})"
+    yield f"- target: {plain(data.target or 'none')} ({plain(data.task)})"
     for title, names in (("classes", data.classes or []), ("features", data.features)):
         if names:
             more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""

@@ -104,7 +104,8 @@ class FeatureSteps:
         if hasattr(self._step, "fit"):
             frame = frame_of(columns).iloc[rows].reset_index(drop=True)
             targets = frame_of({name: train.columns[name][rows] for name in config.targets})
-            self._fit(frame, targets if len(config.targets) > 1 else targets[config.targets[0]])
+            single = targets[config.targets[0]] if len(config.targets) == 1 else None
+            self._fit(frame, single if single is not None or not config.targets else targets)
         return {name: self.apply(table) for name, table in tables.items()}
 
     def _fit(self, frame: Any, target: Any) -> None:
