@@ -225,6 +225,21 @@ def test_frozen_statistics_stay_as_the_source_has_them(
         trainwright.train(config, {"training.freeze": wrong}, runs_dir="wrong", quiet=True)
 
 
+def killed_and_resumed(config: dict[str, Any], then: dict[str, Any]) -> Run:
+    """Train in a process that is killed after step 10, and resume elsewhere."""
+    Path("config.json").write_text(json.dumps(config))
+    train = (
+        "import json, signal, trainwright; from small_runs import SignalAt; "
+        "trainwright.train(json.load(open('config.json')), runs_dir='killed', quiet=True, "
+        "callbacks=[SignalAt(10, signal.SIGKILL)])"
+    )
+    paths = os.pathsep.join([".", str(Path(__file__).parents[1])])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    done = subprocess.run([sys.executable, "-c", train], env=environment, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    return trainwright.resume("last", then, runs_dir="killed", quiet=True)
+
+
 @pytest.mark.services
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_killed_and_resumed_on_two_processes_it_has_the_bits_of_the_whole_run(
@@ -237,16 +252,69 @@ def test_killed_and_resumed_on_two_processes_it_has_the_bits_of_the_whole_run(
     whole = trainwright.train(config, runs_dir="whole", quiet=True)
     two = {"distributed.nproc": 2, "distributed.strategy": strategy}
     assert trainwright.train(config, two, runs_dir="two", quiet=True).digest == whole.digest
-    Path("config.json").write_text(json.dumps(config))
-    train = (
-        "import json, signal, trainwright; from small_runs import SignalAt; "
-        "trainwright.train(json.load(open('config.json')), runs_dir='killed', quiet=True, "
-        "callbacks=[SignalAt(10, signal.SIGKILL)])"
-    )
-    paths = os.pathsep.join([".", str(Path(__file__).parents[1])])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    done = subprocess.run([sys.executable, "-c", train], env=environment, capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    run = trainwright.resume("last", two, runs_dir="killed", quiet=True)
+    run = killed_and_resumed(config, two)
     assert (run.status, run.digest) == ("completed", whole.digest)
     assert run.manifest["weights"] == whole.manifest["weights"]
+
+
+# -- losses with parameters to train
+
+LOSSES = '''
+import torch
+from torch import nn
+
+class Tempered(nn.Module):
+    """The cross entropy at a temperature that is learned, with learned offsets of the classes."""
+    def __init__(self, reduction="mean"):
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.zeros(()))
+        self.offset = nn.Linear(3, 3, bias=False)
+        self.reduction = reduction
+    def forward(self, input, target):
+        logits = self.offset(input) * self.log_scale.exp()
+        return nn.functional.cross_entropy(logits, target, reduction=self.reduction)
+'''
+
+
+def with_loss(**training: Any) -> dict[str, Any]:
+    """Return the config of a run without dropout, whose loss is trained."""
+    model = {**SMALL["model"], "dropout": 0.0, "normalization": "none"}
+    return {
+        **SMALL,
+        "model": model,
+        "training": {**SMALL["training"], "loss": "own_losses:Tempered", **training},
+    }
+
+
+def test_a_loss_with_parameters_is_trained_saved_and_reproduced(folder: Path) -> None:
+    Path("own_losses.py").write_text(LOSSES)
+    config = with_loss(
+        optimizer="sgd", max_steps=3, parameter_groups=[{"match": "training_loss", "lr_ratio": 5}]
+    )
+    config["distributed"] = {}
+    _, begun = initial({**config, "distributed": {}}, "begun")
+    run = trainwright.train(config, runs_dir="runs", quiet=True)
+    ended = load_file(trainwright.export(run, Path("ended.safetensors")))
+    assert not torch.equal(begun["training_loss.offset.weight"], ended["training_loss.offset.weight"])
+    assert float(ended["training_loss.log_scale"]) != 0
+    state = trainwright.load(run).native.state_dict()
+    assert all(torch.equal(one, ended[name]) for name, one in state.items())
+    weighted = trainwright.train(
+        config, {"training.class_weights": "balanced"}, runs_dir="weighted", quiet=True
+    )
+    assert (
+        float(load_file(trainwright.export(weighted, Path("w.safetensors")))["training_loss.log_scale"]) != 0
+    )
+    assert trainwright.reproduce(run).verdict == "identical"
+
+
+@pytest.mark.services
+def test_a_trained_loss_resumes_to_the_same_bits_on_two_processes(folder: Path) -> None:
+    Path("own_losses.py").write_text(LOSSES)
+    config = with_loss()
+    whole = trainwright.train(config, runs_dir="whole", quiet=True)
+    two = {"distributed.nproc": 2}
+    assert trainwright.train(config, two, runs_dir="two", quiet=True).digest == whole.digest
+    assert killed_and_resumed(config, two).digest == whole.digest
+    with pytest.raises(TrainwrightError, match=r"training\.loss: .* only distributed\.strategy: ddp"):
+        trainwright.train(config, {**two, "distributed.strategy": "fsdp"}, runs_dir="fsdp", quiet=True)

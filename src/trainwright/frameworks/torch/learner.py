@@ -30,7 +30,7 @@ from trainwright.frameworks.torch.losses.base import Loss
 from trainwright.frameworks.torch.losses.labels import TOKEN_LOSS, Counts, label_counts, named_loss
 from trainwright.frameworks.torch.model import LiveModel
 from trainwright.frameworks.torch.models import find_model
-from trainwright.frameworks.torch.network import Network, translated
+from trainwright.frameworks.torch.network import Network, is_whole, translated
 from trainwright.frameworks.torch.optim import build as optim
 from trainwright.frameworks.torch.optim.ema import Average
 from trainwright.frameworks.torch.optim.freezing import Freezing, frozen_until, statistics_until
@@ -483,7 +483,10 @@ def _initial_network(inputs: LearnerInputs) -> tuple[Network, InitialWeights | N
         return Network(inputs), None
     is_alone = inputs.world.size == 1
     initial = InitialWeights.of(name, inputs.model_params, inputs.info, divided=not is_alone)
-    if not is_alone and not initial.why_whole:
+    # A loss of the user's may have parameters, which become a part of the model and have values.
+    losses = [inputs.config.training.loss, *(one.loss for one in inputs.config.training.heads.values())]
+    has_loss = is_whole(inputs.config) and any(":" in loss for loss in losses)
+    if not (is_alone or initial.why_whole or has_loss):
         return Network(inputs, initial.module, is_placed=False), initial
     initial.fill(device_of(inputs.config.training.device), seed)
     return Network(inputs, initial.module), None

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from trainwright.config.schema import RunConfig
 from trainwright.datasets.base import Split
 from trainwright.errors import ModelError, TrainingError, WorldError
 from trainwright.frameworks.base import ModelInputs
@@ -37,10 +38,10 @@ from trainwright.frameworks.torch.params import TRANSFORMERS
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.frameworks.torch.predictions import to_predictions
 from trainwright.frameworks.torch.process import device_of
-from trainwright.frameworks.torch.state.custom import CustomLosses
+from trainwright.frameworks.torch.state.custom import TRAINED_LOSS, CustomLosses
 from trainwright.frameworks.torch.state.snapshot import check_dtype
 from trainwright.frameworks.torch.state.structure import Structure
-from trainwright.order import PREDICT, stream_seed
+from trainwright.order import INIT, PREDICT, stream_seed
 from trainwright.plugins import task_for
 from trainwright.tasks.support.accumulators import Accumulator
 from trainwright.tasks.support.precision import restored
@@ -73,19 +74,20 @@ class Network:
             module = build_model(inputs.config.model.type, inputs.model_params, inputs.info)
         _check_tensors(module, may_be_meta=not is_placed)
         self.module = _moved(module, self.device) if is_placed else module
-        self.built = Structure.of(self.module.train())
         # The whole configuration of a Hugging Face model is saved, so that the model can be loaded without
         # the files that it was made from.
         is_known = inputs.model is None and inputs.config.model.type in TRANSFORMERS
         self.architecture = architecture_of(module) if is_known else None
         self.task = task_for(inputs.info)
-        self.custom_losses = CustomLosses()
+        self.custom_losses = CustomLosses(stream_seed(inputs.config.experiment.seed, INIT, 1))
         options = losses.LossOptions(
             training.label_smoothing, training.focal_gamma, training.loss_params, self.custom_losses
         )
         self._asked_loss = training.loss, self.task, options
         self.heads = Heads(inputs.config, inputs.info, self.custom_losses)
         self.loss = self.heads.summed(losses.build_loss(*self._asked_loss))
+        self._add_losses()
+        self.built = Structure.of(self.module.train())
         self._row_losses = losses.row_losses(*self._asked_loss) if self.task.gives_masks else None
         self._weighted: losses.WeightedLoss | None = None
         self.names = input_names(self.module, inputs.info, self.heads.targets)
@@ -94,6 +96,23 @@ class Network:
         self.call = call_of(self.module, self.names, self.optional)
         self.precision = Precision(training.precision, self.device)
         self.own = OwnEvaluation(self.module, self.task)
+
+    def _add_losses(self) -> None:
+        """Make losses with parameters to train parts of the model: they are trained and saved with it.
+
+        Raises:
+            ModelError: The model is an object of the user's, or is divided.
+        """
+        for name, loss in self.custom_losses.trained.items():
+            key, advice = "training.loss", "make it a part of the model, which returns the loss"
+            if self.inputs.model is not None:
+                raise ModelError(f"{key}: it has parameters to train, but the model is an object: {advice}")
+            if not is_whole(self.inputs.config):
+                raise ModelError(
+                    f"{key}: it has parameters to train, which only distributed.strategy: ddp can train "
+                    f"beside a model: {advice}"
+                )
+            self.module.add_module(f"{TRAINED_LOSS}{name}".replace(".", "_"), loss.to(self.device))
 
     def source(self, split: Split) -> TensorSource:
         """Return the samples of a split as tensors on the device of the module."""
@@ -319,6 +338,12 @@ class Network:
 def _shape(value: Any) -> Any:
     """Return the shape of an input, for messages; of a list or mapping the type."""
     return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+
+
+def is_whole(config: RunConfig) -> bool:
+    """Return whether each process has the whole model."""
+    distributed = config.distributed
+    return distributed.strategy == "ddp" and distributed.tensor * distributed.pipeline == 1
 
 
 def _leaves(outputs: Outputs) -> Outputs:

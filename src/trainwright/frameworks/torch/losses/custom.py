@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -55,12 +55,20 @@ def custom_loss(
         name: Its name there.
 
     Raises:
-        ModelError: It cannot be imported, cannot be called, or has parameters to train.
+        ModelError: It cannot be imported, or cannot be called.
     """
     own = CustomLosses() if own is None else own
-    name = f"{name} by sample" if by_sample else name
-    if own[name] is None:
-        own.add(name, *_loss(path, task, params, by_sample=by_sample))
+    plain, name = own[name], f"{name} by sample" if by_sample else name
+    if own[name] is None and by_sample and has_parameters(plain):
+        own.keep(name, copy.copy(plain))  # which shares them
+        if hasattr(plain, "reduction"):
+            own[name].reduction = "none"
+    elif own[name] is None:
+        made, holder = _loss(path, task, params, by_sample=by_sample, seed=own.seed)
+        if has_parameters(made):
+            own.keep(name, made)  # the model has its state
+        else:
+            own.add(name, made, holder)
     called = by_names(own[name], output, task.target)
 
     def loss(outputs: Any, batch: Tensors) -> Tensor:
@@ -87,8 +95,15 @@ def custom_loss(
     return loss
 
 
-def _loss(path: str, task: Task, params: Mapping[str, Any], *, by_sample: bool) -> tuple[Any, Any]:
+def has_parameters(loss: Any) -> TypeGuard[torch.nn.Module]:
+    """Return whether a loss is a module with parameters to train."""
+    return isinstance(loss, torch.nn.Module) and any(one.requires_grad for one in loss.parameters())
+
+
+def _loss(path: str, task: Task, params: Mapping[str, Any], *, by_sample: bool, seed: int) -> tuple[Any, Any]:
     """Import a loss; construct a class of modules, or of other objects that are called.
+
+    Parameters to train are drawn from a generator of their own.
 
     Returns:
         What is called, and the object or function of the user's that has state.
@@ -97,7 +112,12 @@ def _loss(path: str, task: Task, params: Mapping[str, Any], *, by_sample: bool) 
     try:
         loss = _ours(path) if path in (*task.losses, DISTILLATION) else import_path(path)
         if is_class_of_functions(loss):
-            loss, params = loss(**params), {}
+            made = loss(**params)
+            if has_parameters(made):  # whatever the model has drawn before
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(seed)
+                    made = loss(**params)
+            loss, params = made, {}
     except InputError as error:
         raise ModelError(f"training.loss: {error}") from error
     except TypeError as error:
@@ -114,10 +134,6 @@ def _loss(path: str, task: Task, params: Mapping[str, Any], *, by_sample: bool) 
         raise ModelError(
             f"training.loss: {path} is an object already, so it takes no options ({', '.join(params)}); name "
             "its class, or set them in your module"
-        )
-    if isinstance(loss, torch.nn.Module) and any(one.requires_grad for one in loss.parameters()):
-        raise ModelError(
-            f"training.loss: {path} has parameters to train, but is not part of the model; move them into it"
         )
     if not isinstance(loss, FunctionType):
         with suppress(Exception):  # what cannot be copied is used as it is

@@ -27,6 +27,7 @@ from trainwright.frameworks.torch.state.unsaved import (
 )
 
 LOSS_FILE = "loss.safetensors"
+TRAINED_LOSS = "training_"  # before the name of a loss that is a part of the model: training_loss
 _STATE, _EXTRA = "state", "extra state"
 
 
@@ -169,15 +170,26 @@ class OptimizerKinds(TorchKinds):
 
 
 class CustomLosses:
-    """The losses of the user's that a run has built, each by name, and their state."""
+    """The losses of the user's that a run has built, each by name, and their state.
 
-    def __init__(self) -> None:
+    Args:
+        seed: Of the parameters of losses that are trained.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
         self._losses: dict[str, Any] = {}
+        self.trained: dict[str, nn.Module] = {}
         self._states: dict[str, ObjectState] = {}
         self._loaded: Tensors = {}
 
     def __getitem__(self, name: str) -> Any:
         return self._losses.get(name)
+
+    def keep(self, name: str, loss: nn.Module) -> None:
+        """Take in a loss with parameters to train, which becomes a part of the model, with its state."""
+        self._losses[name] = loss
+        self.trained[name] = loss
 
     def add(self, name: str, loss: Any, holder: Any) -> None:
         """Take in a loss as it was built, and what holds its state; what was loaded for it is restored."""

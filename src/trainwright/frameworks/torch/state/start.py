@@ -21,12 +21,14 @@ from trainwright.config.schema import InitFromConfig
 from trainwright.digest import WEIGHTS_FILE
 from trainwright.errors import ModelError
 from trainwright.frameworks.torch.patterns import matching, nearest
+from trainwright.frameworks.torch.state.custom import TRAINED_LOSS
 from trainwright.frameworks.torch.state.files import shapes_of
 from trainwright.records.initial_weights import LoadedWeights, some
 
 ADAPTERS = "adapter_config.json"  # beside the adapters of peft
 _PREFIXES = ("module.", "_orig_mod.", "model.")  # of DistributedDataParallel, torch.compile and Lightning
 _WITHIN = ("state_dict", "model_state_dict", "model", "module")  # keys under which files have the weights
+_LOSSES = (f"{TRAINED_LOSS}loss.", f"{TRAINED_LOSS}heads_")  # which sources of other tasks do not have
 _PLAIN = re.compile(r"[\w.-]+")
 _ADAPTER = re.compile(r"\.(lora_\w+?)(\.weight)?$")
 _LISTED = 3  # layers that a message lists
@@ -153,7 +155,11 @@ def start_of(folder: Path, live: Live, options: InitFromConfig) -> Start:
     head = _new_head({name: saved[one] for one, name in chosen.items()}, live)
     chosen = {one: name for one, name in chosen.items() if name not in head}
     have = {live.tied[name] for name in (*chosen.values(), *head)}
-    missing = [name for name in live.shapes if live.tied[name] not in have and name not in skipped]
+    missing = [
+        name
+        for name in live.shapes
+        if live.tied[name] not in have and name not in skipped and not name.startswith(_LOSSES)
+    ]
     if (folder / ADAPTERS).is_file():  # the weights that they adapt are in no such folder
         missing = [name for name in missing if name in live.trained]
     unused = [one for one, name in names.items() if not live.has(name) and name not in skipped]
