@@ -1,4 +1,4 @@
-"""HTTP/1.1 with limits on the heads of requests, of which uvicorn has none."""
+"""HTTP/1.1 with limits on the heads of requests, and an end that loses none; uvicorn has neither."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _SECONDS = 30.0  # for a head to come
+_LAST_SECONDS = 1.0  # for a request that was on its way when the service was told to end
 _BYTES = 1 << 16  # of a head that is not complete
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -20,6 +21,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_in_head = True
         self._size = 0  # bytes of a head that is not complete
         self._timer: asyncio.TimerHandle | None = None
+        self._is_ending = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a head."""
@@ -53,6 +55,23 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_in_head = False
         self._stop_waiting()
         super().on_headers_complete()
+        if self._is_ending:
+            self.cycle.keep_alive = False
+
+    def shutdown(self) -> None:
+        """End the connection after its request; one without a request waits a moment for it."""
+        self._is_ending = True
+        if self._is_idle():
+            self.loop.call_later(_LAST_SECONDS, self._close_idle)
+        else:
+            super().shutdown()
+
+    def _is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _close_idle(self) -> None:
+        if self._is_idle():
+            self.transport.close()
 
     def _wait(self) -> None:
         self._timer = self.loop.call_later(_SECONDS, self.transport.close)

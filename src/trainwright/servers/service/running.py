@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import logging
 import os
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors import Multiprocess, multiprocess
 
 from trainwright.errors import InputError
 from trainwright.servers.service.metrics import MULTIPROCESS
@@ -46,6 +48,48 @@ class _Factory:
 
             add_server(app)
         return app
+
+
+class _Server(uvicorn.Server):
+    """The server of a replica, which ends without losing a connection."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, take the connections that wait to be accepted, and answer what is left."""
+        waiting = [one.dup() for one in sockets or ()]
+        for server in self.servers:
+            server.close()
+        for one in sockets or ():
+            one.close()
+        for one in waiting:
+            await self._take(one)
+        self.servers = []
+        await super().shutdown()
+
+    async def _take(self, listening: socket.socket) -> None:
+        """Accept what waits at a socket, and close it: else these connections would be reset."""
+        listening.setblocking(False)
+        accepted = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                accepted.append(listening.accept()[0])
+        listening.close()
+
+        def protocol() -> LimitedProtocol:
+            return LimitedProtocol(self.config, self.server_state, self.lifespan.state)
+
+        for one in accepted:
+            await asyncio.get_running_loop().connect_accepted_socket(protocol, one)
+
+
+class _Replica(multiprocess.Process):
+    """The process of a replica."""
+
+    @property
+    def server(self) -> uvicorn.Server:
+        """The server of the process."""
+        if self._server is None:
+            self._server = _Server(self.config)
+        return self._server
 
 
 class _Replicas(Multiprocess):
@@ -107,8 +151,9 @@ def run(settings: Settings, say: Callable[[str, str | None], None]) -> None:
         maker.start()
         try:
             if settings.workers == 1:
-                uvicorn.Server(config).run(sockets=[listening])
+                _Server(config).run(sockets=[listening])
             else:
+                multiprocess.Process = _Replica  # type: ignore[misc]  # what it starts
                 _Replicas(config, sockets=[listening]).run()
         finally:
             maker.kill()
