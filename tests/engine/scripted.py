@@ -28,7 +28,7 @@ from trainwright.frameworks.base import Plan
 from trainwright.order import SampleOrder
 from trainwright.runs.catalog import Catalog
 from trainwright.stores.local import LocalStore
-from trainwright.types import Metrics, NamedBuffer, StepResult
+from trainwright.types import LoggedValues, Metrics, NamedBuffer, StepResult
 from trainwright.world import ALONE, World
 
 SAMPLES, BATCH = 44, 10  # 5 steps in an epoch, the last of them of 4 samples
@@ -58,6 +58,9 @@ class Scripted:
         return list(losses)
 
     def step_seconds(self) -> Sequence[float]:
+        return ()
+
+    def logged(self) -> Sequence[LoggedValues]:
         return ()
 
     def model(self) -> SimpleNamespace:

@@ -134,6 +134,8 @@ def test_special_files_as_initial_weights(
     with time_limit():
         assert main(["train", "c.yaml", "data=iris", f"model.init_from={name}"]) == 2
     said = f"model.init_from: {name}" if name.endswith(".safetensors") else f"no run '{name}'"
+    if Path(name).is_dir() and not name.endswith(".safetensors"):
+        said = f"the folder {name} is no run"
     assert said in capsys.readouterr().err
 
 
