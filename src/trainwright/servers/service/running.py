@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import ipaddress
 import logging
 import os
 import resource
 import signal
 import socket
+import struct
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,6 +30,7 @@ from trainwright.servers.service.settings import Settings
 log = logging.getLogger("trainwright")
 # Read when the libraries are imported. Threads that spin beside other replicas make all slower.
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+_ATTACH_FILTER = 26  # SO_ATTACH_FILTER of Linux
 _GRACE = 30  # seconds that open requests get at the end
 
 
@@ -56,6 +59,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, take the connections that wait to be accepted, and answer what is left."""
         waiting = [one.dup() for one in sockets or ()]
+        for one in waiting:
+            _drop_new(one)
         for server in self.servers:
             server.close()
         for one in sockets or ():
@@ -79,6 +84,17 @@ class _Server(uvicorn.Server):
 
         for one in accepted:
             await asyncio.get_running_loop().connect_accepted_socket(protocol, one)
+
+
+def _drop_new(listening: socket.socket) -> None:
+    """Drop the packets of new connections to a socket: clients ask again, and find the port closed.
+
+    Else connections that come while those that wait are accepted would be made, and reset.
+    """
+    drops_all = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0 bytes
+    with contextlib.suppress(OSError):  # where the kernel has no filters, a moment of this is left
+        program = struct.pack("HL", 1, ctypes.addressof(drops_all))
+        listening.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, program)
 
 
 class _Replica(multiprocess.Process):
