@@ -700,7 +700,11 @@ def test_boosting_goes_on_with_the_same_rows_only(on_csv: Run) -> None:
         ({"training.optimizer": "sgd"}, None, r"training.optimizer.type: .* model.init_from="),
         ({"training.optimizer.amsgrad": True}, None, "amsgrad: the optimizer would keep other state"),
         ({"model.type": "transformer"}, None, "the state of another model does not fit"),
-        ({**LONGER, "model.init_from": "last"}, None, "model.init_from.source: the run begins with the state of"),
+        (
+            {**LONGER, "model.init_from": "last"},
+            None,
+            "model.init_from.source: the run begins with the state of",
+        ),
         (
             {**LONGER, "model.params.hidden": [8]},
             None,
