@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from trainwright.frameworks.torch.parallel.strategy import Strategy
 from trainwright.frameworks.torch.precision import Precision
 from trainwright.plugins import task_for
 
+log = logging.getLogger("trainwright")
 _ONLY = "optimizer"  # the name of the only one
 
 
@@ -37,14 +39,21 @@ def own_training(module: nn.Module, inputs: LearnerInputs) -> OwnTraining | None
         check_lightning(module)
     own = OwnTraining(module)
     config, training, virtual = inputs.config, inputs.config.training, inputs.config.distributed.virtual.sizes
+    has_weights = config.data is not None and config.data.weight is not None
     refused = {
         "training.compile: true": training.compile,
         "training.class_weights": training.class_weights is not None,
+        # Its batches are pairs of features and target.
+        "data.weight": has_weights and is_lightning(module),
         f"distributed.strategy: {config.distributed.strategy}": inputs.world.size > 1
         and config.distributed.strategy != "ddp",
         "distributed.tensor": virtual.tensor > 1,
         "distributed.pipeline": virtual.pipeline > 1,
     }
+    if config.data.weight is not None and inputs.world.is_main:
+        log.warning(
+            '%s gets the weights of the rows as batch["weight"], and alone counts them in its loss', STEP
+        )
     if own.is_manual:
         is_cut = virtual.data > 1 and has_batch_norms(module)
         refused |= {
