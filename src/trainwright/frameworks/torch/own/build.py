@@ -50,9 +50,9 @@ def own_training(module: nn.Module, inputs: LearnerInputs) -> OwnTraining | None
         "distributed.tensor": virtual.tensor > 1,
         "distributed.pipeline": virtual.pipeline > 1,
     }
-    if config.data.weight is not None and inputs.world.is_main:
+    if has_weights and inputs.world.is_main:
         log.warning(
-            '%s gets the weights of the rows as batch["weight"], and alone counts them in its loss', STEP
+            'the loss of %s counts the weights of rows, batch["weight"], only if it does so itself', STEP
         )
     if own.is_manual:
         is_cut = virtual.data > 1 and has_batch_norms(module)
